@@ -122,7 +122,7 @@ test-ops: $(INSTALLED) ## the first month of an operator: wheel, doctor, plan, o
 	$(BIN)/python -m tests.servers.objects
 	$(BIN)/python -m pytest -m long $(PYTEST) tests/ops
 
-.PHONY: test-budget test-long test-kafka-faults test-format verify-soak test-stack test-servers test-cluster
+.PHONY: test-budget test-takeover test-long test-kafka-faults test-format verify-soak test-stack test-servers test-cluster
 test-long: setup servers ## the tests that `make test` leaves out: whole stack, three brokers, more kill points, streaming merge
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope -m long --ignore tests/ops $(PYTEST)
 
@@ -144,6 +144,9 @@ test-budget: $(INSTALLED) ## outages until the budget of the source's log is pas
 .PHONY: test-quorum
 test-quorum: $(INSTALLED) ## takeovers of a log with peers under load, TAKEOVERS=10 of each server, SEED=1
 	TAKEOVERS=$(or $(TAKEOVERS),10) SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/integration/daemon/test_replicated_takeovers.py tests/integration/mysql_daemon/test_replicated_takeovers_of_binlogs.py -m long -n0 -s $(PYTEST)
+
+test-takeover: $(INSTALLED) ## N=200 takeovers under load, on each server and each lease, SEED=1; prints how long they take
+	N=$(or $(N),20) SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/integration/daemon/test_random_takeovers.py -m long -n0 -s $(PYTEST)
 
 test-cluster: setup ## a standalone Spark cluster on an object store; two drivers on one warehouse, one of them stopped in between
 	@$(BIN)/python -m tests.servers.objects

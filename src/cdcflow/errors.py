@@ -49,6 +49,12 @@ class SinkUnavailable(CdcflowError):
     section = "sink-unavailable"
 
 
+class LeaseLost(SinkUnavailable):
+    """This process does not hold the lease, so it may not write the log. Next: wait as the standby."""
+
+    section = "lease-lost"
+
+
 class OutcomeUnknown(CdcflowError):
     """A write may or may not have landed. Next: read the log to find out, then retry."""
 
@@ -98,6 +104,13 @@ class InvariantViolated(CdcflowError):
     """Cdcflow contradicted itself. Next: stop at once and keep the evidence; nothing more is written."""
 
     section = "contradiction"
+
+
+class WriterReplaced(InvariantViolated):
+    """Another process has begun to write the log. Next: stop at once; what this one wrote since then does not count.
+    With a lease: wait as the standby."""
+
+    section = "two-daemons"
 
 
 class SyncFailed(InvariantViolated):

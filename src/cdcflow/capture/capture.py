@@ -31,6 +31,7 @@ from cdcflow.capture.interleave.messages import (
     ResumeCapture,
 )
 from cdcflow.capture.interleave.progress import Progress
+from cdcflow.capture.leadership import Leadership
 from cdcflow.capture.observations import OnEvent
 from cdcflow.capture.offline_audit import LateTraces
 from cdcflow.capture.ports.source import Source
@@ -44,10 +45,13 @@ from cdcflow.errors import (
     CdcflowError,
     ConfigurationError,
     HistoryLost,
+    InvariantViolated,
+    LeaseLost,
     OutcomeUnknown,
     RightMissing,
     SinkUnavailable,
     SourceUnavailable,
+    WriterReplaced,
 )
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity, position_text
 
@@ -86,8 +90,13 @@ class Capture:
         late: LateTraces | None = None,
         releases: bool = False,
         governor: Governor | None = None,
+        leadership: Leadership | None = None,
     ) -> None:
         self._governor = governor
+        self._leadership = leadership
+        self._is_standby = False
+        self.on_role: Callable[[bool], None] = lambda active: None
+        """Called by the capture's thread when it becomes active (True), and when it becomes the standby."""
         self._late = late or LateTraces()
         self._newest_checkpoint = newest_checkpoint
         self._limits = limits
@@ -154,6 +163,8 @@ class Capture:
                     )
             raise
         finally:
+            if self._leadership is not None:
+                self._leadership.close()
             self._waker.close()
             if self._governor is not None:
                 self._governor.close()
@@ -172,7 +183,7 @@ class Capture:
                 runbook="order-refused",
             )
         self._take_resume()
-        while self._resuming is None and not self._stop.is_set():
+        while self._resuming is None and not self._stop.is_set() and self._may_write():
             self._waker.wait(None, PAUSED_LOOK_S)
         self._attempts = 0
 
@@ -199,6 +210,8 @@ class Capture:
         """A right that is missing at the start is a mistake; one revoked during capture may be granted again."""
         if isinstance(error, RightMissing):
             return self._has_captured
+        if isinstance(error, LeaseLost):
+            return True
         if isinstance(error, SourceUnavailable | SinkUnavailable) and not self.has_begun:
             return self._wait_for_first
         return isinstance(error, SourceUnavailable | SinkUnavailable | OutcomeUnknown | TablesChanged | SettingsChanged)
@@ -238,6 +251,8 @@ class Capture:
         self._began = time.monotonic()
         if not self._stop.is_set():
             self._nudged.clear()
+        if self._leadership is not None and not self._lead(self._leadership):
+            return
         if self._is_paused():
             return
         try:
@@ -251,7 +266,66 @@ class Capture:
             self._on_event("settings given up", self._settings.refusal)
             raise SettingsChanged from error
 
+    def _lead(self, leadership: Leadership) -> bool:
+        """Become active: at once if this process holds the lease already, otherwise after waiting as the standby. False
+        if it was stopped first."""
+        leadership.give_up()
+        if not leadership.is_held or self._paused is None:
+            self._is_standby, self._waiting_for = True, "another daemon holds the lease"
+            self.on_role(False)
+            self._refuse_to_wait(leadership)
+            if not leadership.take(self._stop.is_set):
+                return False
+            self._check_log_of(leadership)
+            self._paused, self._attempts, self._is_standby = None, 1, False
+            self._waiting_for = None
+            self.on_role(True)
+        leadership.confirm()
+        return True
+
+    def _refuse_to_wait(self, leadership: Leadership) -> None:
+        if self._orders.once and not leadership.take(lambda: leadership.waited_for is not None):
+            who = leadership.waited_for
+            raise ConfigurationError(
+                f"reading tables: {'another daemon' if who is None else who.name} is active and writes the log",
+                remedy="run this command on its machine, where the running daemon does it",
+                runbook="two-daemons",
+            )
+
+    def _check_log_of(self, leadership: Leadership) -> None:
+        """A standby continues a log. Without one it would begin a new log, and read all tables again."""
+        who = leadership.waited_for
+        if who is not None and self._newest_checkpoint().cut == 0:
+            raise ConfigurationError(
+                f"replacing {who.name}: this machine has no log at the place that the settings name",
+                remedy="both daemons need the same log: a folder that both machines mount, a topic, or a replicated "
+                "log. If the other daemon has not written anything yet, start this one again",
+                runbook="standby-without-log",
+            )
+
+    def _may_write(self) -> bool:
+        return self._leadership is None or self._leadership.is_held
+
     def _with_source(self, settings: CaptureSettings) -> None:
+        leadership = self._leadership
+        if leadership is None:
+            self._with_open_source(settings)
+            return
+        term = leadership.terms
+        try:
+            self._with_open_source(settings)
+        except WriterReplaced as error:
+            if leadership.is_held and leadership.terms == term:
+                leadership.leave_to_others()
+            raise LeaseLost(str(error).splitlines()[0]) from error
+        except (ConfigurationError, HistoryLost, InvariantViolated) as error:
+            # This may be the work of the daemon that is active by now.
+            leadership.confirm()
+            if leadership.terms != term:
+                raise LeaseLost(str(error).splitlines()[0]) from error
+            raise
+
+    def _with_open_source(self, settings: CaptureSettings) -> None:
         source = settings.open_source()
         self._starting = source
         try:
@@ -326,7 +400,7 @@ class Capture:
             self._on_event("settings taken up", {"number": self._settings.number})
             settings.kept()
         try:
-            attempt.run(lambda: self._stop.is_set() or self._settings.are_waiting)
+            attempt.run(lambda: self._stop.is_set() or self._settings.are_waiting or not self._may_write())
         finally:
             with self._tally.lock:
                 self._tally.add(attempt)
@@ -338,13 +412,17 @@ class Capture:
             self._orders = replace(self._orders, given=given, accept_history_loss=False)
         if self._settings.are_waiting:
             raise SettingsChanged
+        if self._leadership is not None and not self._stop.is_set() and not self._leadership.is_held:
+            raise self._leadership.loss_error()
 
     def _wait(self, seconds: float) -> None:
         """Wait, but return early if it is stopped or gets other settings."""
         self._nudged.wait(seconds)
 
     def _pause_s(self, state: tenacity.RetryCallState) -> float:
-        if state.outcome is not None and isinstance(state.outcome.exception(), TablesChanged | SettingsChanged):
+        if state.outcome is not None and isinstance(
+            state.outcome.exception(), TablesChanged | SettingsChanged | LeaseLost
+        ):
             self._attempts = 0  # it captured: no failure, however many tables are created in a row
             return 0.0
         if time.monotonic() - self._began > HEALTHY_AFTER_S:
@@ -385,6 +463,8 @@ class Capture:
         match op:
             case "stop":
                 return self._stop_by_order(asked_by)
+            case "handover":
+                return self._hand_over(asked_by)
             case "pause-capture":
                 return self._pause_capture(asked_by)
             case "resume-capture":
@@ -395,6 +475,10 @@ class Capture:
     def _running(self, op: str, asked_by: str, tables: Sequence[str] = ()) -> Attempt:
         if (attempt := self._attempt) is not None:
             return attempt
+        if self._is_standby:
+            raise SourceUnavailable(
+                "this daemon is the standby", remedy="run the command on the active daemon's machine"
+            )
         if self._paused and self._resuming is None:
             why, remedy = "the capture is paused", "run `cdcflow ctl resume` first"
         else:
@@ -433,6 +517,22 @@ class Capture:
         self.stop()
         number = None if answer is None else answer.number
         return answer_json("stop", (Outcome(None, "stopping"),), number=number, durable=durable)
+
+    def _hand_over(self, asked_by: str) -> dict[str, object]:
+        if self._leadership is None:
+            raise ConfigurationError(
+                "handover: these settings have no lease, so there is no standby",
+                remedy="set service.lease for both daemons (docs/high-availability.md)",
+            )
+        self._running("handover", asked_by)
+        command = self._commands.new("handover", asked_by, (), {})
+        answer, durable = self._commands.wait(self._submit(command), ANSWER_WAIT_S)
+        self._leadership.request_handover()
+        self._wake()
+        number = None if answer is None else answer.number
+        return answer_json(
+            "handover", (Outcome(None, "stopping", "the standby becomes active"),), number=number, durable=durable
+        )
 
     def _pause_capture(self, asked_by: str) -> dict[str, object]:
         if self._attempt is None and self._paused and self._resuming is None:
@@ -501,16 +601,21 @@ class Capture:
 
     def status(self) -> dict[str, object]:
         """The current state, as JSON-able values. `halted` is permanent; `waiting` is retried automatically."""
-        attempt, settings = self._attempt, {"settings": self._settings.status()}
+        attempt, settings = self._attempt, {"settings": self._settings.status(), **self._lease_status()}
         reading = None if self._governor is None else self._governor.status()
         if (halted := self._halted) is not None:
             return {"state": "halted", "kind": type(halted).__name__, "reason": error_text(halted), **settings}
+        if attempt is None and self._is_standby:
+            return {"state": "standby", "reason": self._waiting_for or "another daemon is active", **settings}
         if attempt is None and self._paused and self._resuming is None:
             return {**self._tally.last_known, "state": "paused", "reason": "until `cdcflow ctl resume`", **settings}
         if attempt is None:
             return {"state": "waiting", "reason": self._waiting_for or "starting", **settings}
         pace = {} if reading is None else {"reading": reading}
         return {"state": "capturing", **attempt.status(), **settings, **pace}
+
+    def _lease_status(self) -> dict[str, object]:
+        return {} if self._leadership is None else {"lease": self._leadership.status()}
 
     def last_known(self) -> dict[str, object]:
         """What the latest attempt knew when it ended: the log's status while nothing is captured. {} if none ran."""

@@ -49,6 +49,7 @@ COMMANDS = {
     "status": ("cdcflow.cli.status:status", "Show tables, backfill, lag, and what the source keeps."),
     "bundle": ("cdcflow.cli.bundle:bundle", "Collect what a maintainer needs into one file."),
     "demo": ("cdcflow.demo.command:demo", "See the whole thing on real data, with a proof at the end."),
+    "handover": ("cdcflow.cli.handover:handover", "Have the standby replace the active daemon."),
     "guard": ("cdcflow.cli.guard:guard", "Hold the budget of the source's log without a daemon."),
     "move": ("cdcflow.cli.move:move", "Continue a log at another server or address."),
     "journal-peer": (

@@ -126,6 +126,7 @@ def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         ("capture", " ".join(str(found[k]) for k in ("state", "kind", "reason") if found.get(k))),
         ("remedy", str(found.get("remedy") or "") if found.get("state") == "halted" else ""),
+        ("lease", _lease(found.get("lease") or {})),
         ("cut", f"{found['cut']} at offset {output.number(found.get('durable_offset'))}" if "cut" in found else ""),
         ("position", str(found.get("position") or "")),
         ("speed", f"{output.number(speed)} rows/s" if speed is not None else ""),
@@ -156,6 +157,18 @@ def _reading(reading: Mapping[str, Any]) -> str:
     share = f" to {100 * reading['share']:.0f} % of the time" if reading["state"] == "slowed" else ""
     why = "; ".join(one["text"] for one in reading["reasons"])
     return f"{reading['state']}{share}{until}" + (f": {why}" if why else "")
+
+
+def _lease(lease: Mapping[str, Any]) -> str:
+    """Which daemon is active, and whether this one is."""
+    if not lease:
+        return ""
+    if "error" in lease:
+        return f"does not answer: {lease['error']}"
+    at = lease.get("holder_since")
+    since = "" if at is None else f" since {datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}Z"
+    who = f"{lease['holder']} is active{since}" if lease.get("holder") else "no daemon is active"
+    return f"{who}; this daemon is the standby" if lease.get("role") == "standby" else who
 
 
 def _log_budget(budget: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from cdcflow.config.access import ROLES, AccessToken, Role, ServerTls, is_loopback
 from cdcflow.config.base import Settings
 from cdcflow.config.collections import Collection, Idempotency, Push, Serve
+from cdcflow.config.lease import LeaseSettings
 from cdcflow.config.logs import FileLog, Kafka, KafkaLog, Objects, Seal, StoreAccess
 from cdcflow.config.notify import NotifierSettings, Notify
 from cdcflow.config.passwords import PasswordCommand
@@ -48,6 +49,7 @@ __all__ = [
     "Idempotency",
     "Kafka",
     "KafkaLog",
+    "LeaseSettings",
     "Merge",
     "MySQL",
     "NotifierSettings",

@@ -99,6 +99,7 @@ RULES: tuple[SettingRule, ...] = (
     SettingRule("publish", "running"),
     SettingRule("targets", "running"),
     SettingRule("service.traces", "next cut"),
+    SettingRule("service.lease", "restart", "the daemon holds the lease, or waits for it, from its start to its end"),
     SettingRule("service", "running"),
     SettingRule("tests", "when made", "`cdcflow test`, `plan` and `apply` read it, and the daemon does not"),
     SettingRule("serve", "restart", "cdcflow serve reads it when it starts"),

@@ -12,7 +12,7 @@ from cdcflow import wiring
 from cdcflow.capture.capture import Capture
 from cdcflow.config import Config, FileLog
 from cdcflow.daemon.events import OnEvent
-from cdcflow.daemon.interfaces.control_socket import Answer
+from cdcflow.daemon.interfaces.control_socket import Answer, ControlServer
 from cdcflow.daemon.interfaces.control_table import TableDoor
 from cdcflow.daemon.running_components import Running
 from cdcflow.daemon.signals import START_BROKEN_OFF_WITHIN_S, STOP_WITHIN_S
@@ -242,6 +242,33 @@ class _Observed:
 
     def end(self, *, wait: bool) -> None:
         """The next one ends what it does not reuse; a process that ends sends what is queued."""
+
+
+class ControlSocketComponent:
+    """The control socket in the log's folder. `replaces`: the daemon that this one replaces may have one there."""
+
+    def __init__(self, answer: Answer, *, replaces: bool) -> None:
+        self._answer = answer
+        self._replaces = replaces
+
+    def made_of(self, config: Config) -> object:
+        return None  # other settings cannot move the log
+
+    def prepare(self, config: Config) -> Running | None:
+        server = ControlServer(config.log.folder, self._answer, replaces=self._replaces)
+        server.start()
+        return _Answering(server)
+
+
+class _Answering:
+    def __init__(self, server: ControlServer) -> None:
+        self._server = server
+
+    def begin(self) -> None:
+        """It answers since it was prepared."""
+
+    def end(self, *, wait: bool) -> None:
+        self._server.close()
 
 
 class ControlTableComponent:

@@ -24,7 +24,19 @@ from cdcflow.model.position import Checkpoint, position_text
 
 def current(settings: Config) -> dict[str, Any]:
     """The status of the running daemon, or of the log when none runs."""
-    return {**(ask(settings.log.folder, {"op": "status"}) or _from_log(settings)), **wiring.upload_status(settings)}
+    found = ask(settings.log.folder, {"op": "status"}) or {**_from_log(settings), **_lease(settings)}
+    return {**found, **wiring.upload_status(settings)}
+
+
+def _lease(settings: Config) -> dict[str, Any]:
+    """Who holds the lease, if the settings have one: no daemon on this machine is active."""
+    if settings.service.lease is None:
+        return {}
+    try:
+        holder = wiring.lease_holder(settings)
+    except CdcflowError as error:
+        return {"lease": {"error": str(error).split("\n")[0]}}
+    return {"lease": {} if holder is None else {"holder": holder.name, "holder_since": holder.since}}
 
 
 def _from_log(settings: Config) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from cdcflow.config import Config
 from cdcflow.config.places import naming_paths
 from cdcflow.daemon.components import (
     CompactionComponent,
+    ControlSocketComponent,
     ControlTableComponent,
     Index,
     Notifications,
@@ -32,7 +33,6 @@ from cdcflow.daemon.events import OnEvent
 from cdcflow.daemon.exit_codes import exit_code
 from cdcflow.daemon.gap_repair import GapRepairComponent
 from cdcflow.daemon.http_component import Http
-from cdcflow.daemon.interfaces.control_socket import ControlServer
 from cdcflow.daemon.log_budget import BudgetComponent
 from cdcflow.daemon.merge_component import MergeComponent
 from cdcflow.daemon.reload import Reloading
@@ -85,6 +85,7 @@ def run(
         around.enter_context(telling_end(tell, "capture failed"))
         around.callback(publish.raise_failure)
         parts: list[Component] = []
+        of_standby: list[Component] = []
         if serve:
             folder = config.log.folder
             folder.mkdir(parents=True, exist_ok=True)
@@ -92,20 +93,26 @@ def run(
             answer = answering(
                 capture, watch, reloading, wrong.now, lambda: {**merge.answer(), **deliveries.answer()}, tell
             )
-            around.enter_context(_serving(ControlServer(folder, answer)))
             http = Http(in_use, watch, answer, tell, wrong.now)
             around.callback(http.close)
-            parts += [ControlTableComponent(answer, tell), http]
+            has_lease = config.service.lease is not None
+            parts += [ControlSocketComponent(answer, replaces=has_lease), ControlTableComponent(answer, tell), http]
+            of_standby.append(http)
         if reloading is not None:
             parts += [Observing(capture, tell), budget, GapRepairComponent(capture, file, tell)]
         told = Notifications(watch.status, tell, watch.tables_in_log)
         watch.notified = told.counts
         parts += [RetentionComponent(tell), Index(tell), CompactionComponent(tell), publish, told, deliveries, merge]
-        components = around.enter_context(RunningComponents(parts))
+        of_standby += [told]
+        components = around.enter_context(RunningComponents(parts, of_standby))
         hang_up = None if reloading is None else reloading.hang_up
         around.enter_context(obeying_signals(stop, tell, lambda: capture.is_starting, hang_up))
         around.enter_context(told)
-        components.use(config)
+        if config.service.lease is None:
+            components.use(config)
+        else:
+            components.set_active(False, config)
+            capture.on_role = _switching(components, in_use)
         if reloading is not None:
             reloading.use_components = components.use
         around.enter_context(_telling_of_a_halt(config, capture))
@@ -116,6 +123,11 @@ def run(
             if capture.has_begun:
                 raise
             raise never_reached(config, error) from None
+
+
+def _switching(components: RunningComponents, in_use: Callable[[], Config]) -> Callable[[bool], None]:
+    """What begins and ends the parts that only an active daemon has."""
+    return lambda active: components.set_active(active, in_use())
 
 
 @contextlib.contextmanager
@@ -237,12 +249,3 @@ def _telling_of_a_halt(config: Config, capture: Capture) -> Iterator[None]:
         if capture.status().get("state") == "halted":
             state_files.write_halt(config.log.folder, error)
         raise
-
-
-@contextlib.contextmanager
-def _serving(server: ControlServer) -> Iterator[None]:
-    server.start()
-    try:
-        yield
-    finally:
-        server.close()

@@ -10,7 +10,7 @@ depend on each other, and the capture does not depend on them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -45,10 +45,15 @@ class Component(Protocol):
 
 
 class RunningComponents:
-    """The parts alongside one capture. Any thread may call `use`; call `close` when the capture has ended."""
+    """The parts alongside one capture. Any thread may call `use`; call `close` when the capture has ended.
 
-    def __init__(self, parts: Sequence[Component]) -> None:
+    `of_standby`: those that a standby has as well; all others run only while the daemon is active.
+    """
+
+    def __init__(self, parts: Sequence[Component], of_standby: Collection[Component] = ()) -> None:
         self._parts = tuple(parts)
+        self._of_standby = {number for number, part in enumerate(self._parts) if part in of_standby}
+        self._is_active = True
         self._lock = threading.Lock()
         self._running: dict[int, tuple[object, Running | None]] = {}
 
@@ -65,7 +70,7 @@ class RunningComponents:
             CdcflowError: a part cannot run with them; those that ran continue.
         """
         with self._lock:
-            wanted = [(number, part.made_of(config)) for number, part in enumerate(self._parts)]
+            wanted = [(n, part.made_of(config)) for n, part in enumerate(self._parts) if self._may_run(n)]
             wanted = [(n, made_of) for n, made_of in wanted if n not in self._running or self._running[n][0] != made_of]
             prepared = self._prepare([number for number, _ in wanted], config)
             for number, made_of in wanted:
@@ -85,6 +90,21 @@ class RunningComponents:
             _end(list(prepared.values()))
             raise
         return prepared
+
+    def set_active(self, active: bool, config: Config) -> None:
+        """Begin what only an active daemon has, with these settings; or end it, and return when it has ended.
+
+        Raises:
+            CdcflowError: as `use`.
+        """
+        with self._lock:
+            self._is_active = active
+            stopped = [n for n in sorted(self._running) if not self._may_run(n)]
+            _end([self._running.pop(number)[1] for number in stopped])
+        self.use(config)
+
+    def _may_run(self, number: int) -> bool:
+        return self._is_active or number in self._of_standby
 
     def close(self) -> None:
         """End all of them, the last one first."""

@@ -87,7 +87,9 @@ class Watch:
     def _of_capture(self) -> dict[str, Any]:
         now = self._capture.status()
         known: dict[str, Any] = self._capture.last_known()
-        if now.get("state") != "capturing" and not known and now.get("reason") != "starting":
+        if now.get("state") == "standby":
+            known = {}  # another daemon's capture moves it
+        elif now.get("state") != "capturing" and not known and now.get("reason") != "starting":
             known = self._from_log()
         status: dict[str, Any] = known | now
         status["counts"] = self._capture.counts()

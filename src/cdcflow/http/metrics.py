@@ -30,7 +30,7 @@ TABLES_MAX = 100
 CONSUMERS_MAX = 100
 TARGETS_MAX = 100
 
-CAPTURE_STATES = ("capturing", "waiting", "paused", "halted", "stopped")
+CAPTURE_STATES = ("capturing", "waiting", "paused", "halted", "stopped", "standby")
 TABLE_STATES = ("waiting", "reading", "done", "paused", "cancelled", "failed", "forgotten")
 FRESHNESS = ("fresh", "quiet", "not proven")
 CAUSES = ("outage", "uncovered", "backfill", "late")
@@ -98,6 +98,16 @@ def _build(status: Mapping[str, Any]) -> Iterator[Sample]:
 def _capture_state(status: Mapping[str, Any]) -> Iterator[Sample]:
     for state in CAPTURE_STATES:
         yield (state,), float(status.get("state") == state)
+
+
+def _lease_active(status: Mapping[str, Any]) -> Iterator[Sample]:
+    if lease := status.get("lease"):
+        yield (), float(lease["role"] == "active")
+
+
+def _lease_up(status: Mapping[str, Any]) -> Iterator[Sample]:
+    if lease := status.get("lease"):
+        yield (), float("error" not in lease)
 
 
 def _tables(status: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
@@ -266,10 +276,22 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
             "state",
             "gauge",
             "1 for the state that the capture is in. waiting: it tries again by itself; halted: it has ended and "
-            "does not try again.",
+            "does not try again; standby: another daemon captures, and this one waits for its end.",
             ("state",),
         ),
         _capture_state,
+    ),
+    (
+        Metric("lease_active", "gauge", "1 if this daemon holds the lease and captures, 0 if it is the standby."),
+        _lease_active,
+    ),
+    (
+        Metric("lease_up", "gauge", "1 if the lease answered the last request, 0 if not."),
+        _lease_up,
+    ),
+    (
+        Metric("lease_changes_total", "counter", "How often this daemon became active, or the standby."),
+        number_at("lease", "changes"),
     ),
     (
         Metric("source_up", "gauge", "1 if the source answered the last query, 0 if not."),

@@ -110,6 +110,7 @@ OPERATIONS: Mapping[str, Operation] = {
             "Apply the settings file's current content.",
             (Argument("digest", "text", "Only if the file has this hash."),),
         ),
+        Operation("handover", "Stop at the next cut and become the standby of the next daemon."),
         Operation("stop", "End the daemon at the next cut."),
     )
 }

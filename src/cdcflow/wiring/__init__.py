@@ -20,6 +20,7 @@ from cdcflow.wiring.commands import commands_in_log, gaps_in_log, repairs_in_log
 from cdcflow.wiring.derived import report_derived
 from cdcflow.wiring.executors import readers
 from cdcflow.wiring.findings import continues, doctor, log_problem, store_faults, upload_status
+from cdcflow.wiring.leases import lease_holder
 from cdcflow.wiring.log_budget import budget, budgeted_log, known_slot, log_limits
 from cdcflow.wiring.logs import (
     compacting,
@@ -96,6 +97,7 @@ __all__ = [
     "history_layout",
     "indexing",
     "keeping",
+    "lease_holder",
     "log_id",
     "log_identity",
     "PlannedMove",

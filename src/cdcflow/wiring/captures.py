@@ -32,6 +32,7 @@ from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.sources.privacy.key_file import KeyFile
 from cdcflow.sources.privacy.rules import PolicyRules
 from cdcflow.sources.privacy.source import private_source
+from cdcflow.wiring.leases import leadership, replaces_writer
 from cdcflow.wiring.logs import log_layout, log_reader, newest_checkpoint, open_log, topics
 from cdcflow.wiring.plugged import lacking, plugin_of
 from cdcflow.wiring.source_load import governor, open_probe, reading_limits
@@ -68,7 +69,7 @@ def _open_bare(config: Config, readers: Readers | None) -> Source:
 
     password = secret_of(settings.password)
     if isinstance(settings, Postgres):
-        return PostgresSource(settings, password, readers=readers)
+        return PostgresSource(settings, password, readers=readers, replaces_reader=replaces_writer(config))
     # Imported here, so that a capture from one database does not load the library of the other.
     from cdcflow.sources.mysql.source import MySQLSource
 
@@ -134,6 +135,7 @@ def capture(
         newest_checkpoint=lambda: newest_checkpoint(config),
         late=LateTraces(partial(state_files.of_late, folder), partial(state_files.write_late, folder)),
         governor=governor(config, on_event or log_event),
+        leadership=leadership(config, on_event or log_event),
     )
 
 
@@ -157,6 +159,7 @@ def capture_settings(
             accept_history_loss=accepted,
             accept_rows_lost=accepted and not keep_rows,
             reopened=opened > 0,
+            replaces=replaces_writer(config),
         )
         opened += 1
         return log

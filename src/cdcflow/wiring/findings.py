@@ -11,6 +11,7 @@ from cdcflow.errors import CdcflowError, ConfigurationError, RightMissing, SinkU
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.check import Fault
 from cdcflow.wiring.captures import control_table, open_source
+from cdcflow.wiring.leases import lease_holder
 from cdcflow.wiring.logs import (
     client_library,
     history_bucket,
@@ -39,7 +40,7 @@ def doctor(config: Config) -> list[Finding]:
                 found += control_findings(config)
     finally:
         source.close()
-    return [*found, *of_log, *part_findings(config)]
+    return [*found, *of_log, *_lease_findings(config), *part_findings(config)]
 
 
 def continues(config: Config) -> list[Finding]:
@@ -109,6 +110,31 @@ def _history_findings(log: KafkaLog) -> list[Finding]:
     from cdcflow.sinks.objects.doctor import doctor as store_doctor
 
     return store_doctor(bucket, Layout(log.history), lambda segment, file: None)
+
+
+def _lease_findings(config: Config) -> list[Finding]:
+    """Whether the lease answers, and whether this machine has the log that a standby continues."""
+    settings = config.service.lease
+    if settings is None:
+        return []
+    subject = "service.lease"
+    try:
+        holder = lease_holder(config)
+        has_log = log_reader(config).exists()
+    except CdcflowError as error:
+        return [Finding("error", subject, str(error).split("\n")[0], error.remedy)]
+    if holder is None:
+        return [Finding("ok", subject, f"the lease ({settings.kind}) answers, and no daemon holds it")]
+    if not has_log:
+        return [
+            Finding(
+                "error",
+                subject,
+                f"{holder.name} holds the lease, and this machine has no log at the place that the settings name",
+                "give both machines the same log: a folder that both mount, or a topic",
+            )
+        ]
+    return [Finding("ok", subject, f"the lease ({settings.kind}) answers, and {holder.name} holds it")]
 
 
 def store_faults(config: Config) -> list[Fault]:

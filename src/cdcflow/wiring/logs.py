@@ -49,10 +49,12 @@ def open_log(
     accept_rows_lost: bool | None = None,
     accept_moved: bool = False,
     reopened: bool = False,
+    replaces: bool = False,
 ) -> OwnedLog:
     """The configured log, opened for writing. `accept_rows_lost`: also if rows of the log itself are missing (None: as
     `accept_history_loss`). `accept_moved`: the log was moved to the source of this identity, and records that now.
-    `reopened`: this process had the log open before."""
+    `reopened`: this process had the log open before. `replaces`: take it from a process that still has it open; a log
+    in Kafka always is."""
     # A slot that follows failovers, or is on a standby, moves to a new timeline. The source's `prepare`, which can
     # query the server, checks if the old timeline ended after cdcflow's position, and if a renamed database fits.
     accept_renamed = isinstance(config.source, Postgres)
@@ -69,6 +71,7 @@ def open_log(
                 accept_moved=accept_moved,
                 uploads=_uploads(log),
                 replication=_replication(log),
+                replaces=replaces,
             )
         case KafkaLog():
             # Imported here, so that a process that writes files does not load the client library.

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from cdcflow.errors import ConfigurationError, InvariantViolated
+from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable, WriterReplaced
+from cdcflow.log.disk.layer import OsLayer
 from cdcflow.log.disk.lease import Lease
 from cdcflow.log.read.reader import check, read_rows
 from cdcflow.model.position import SourceIdentity
@@ -114,22 +116,27 @@ def test_lock_of_a_dead_process_means_nothing(tmp_path: Path) -> None:
         log.close()
 
 
+@pytest.mark.parametrize("standby", [True, False])
 @pytest.mark.parametrize("stopped", [True, False])
-def test_writer_that_was_replaced_is_refused(tmp_path: Path, stopped: bool) -> None:
-    """A suspended machine wakes up after another process acquired its log, and its lock no longer holds (L11, L12)."""
+def test_writer_that_was_replaced_is_refused(tmp_path: Path, stopped: bool, standby: bool) -> None:
+    """A suspended machine wakes up after another process acquired its log, and its lock no longer holds (L11, L12).
+
+    Or a standby has taken the lock.
+    """
     root = tmp_path / "log"
     with process(root, ONE_MORE_WHEN_TOLD) as child:
         assert [line(child), line(child)] == [["opened", "1"], ["put"]]
         if stopped:
             child.send_signal(signal.SIGSTOP)
-        (root / "lock").rename(tmp_path / "lock that a network file system forgot")
-        log = FileLog.open(root, IDENTITY)
+        if not standby:
+            (root / "lock").rename(tmp_path / "lock that a network file system forgot")
+        log = FileLog.open(root, IDENTITY, replaces=standby)
         writer = Writer.of(log)
         writer.put(orders(2))
         if stopped:
             child.send_signal(signal.SIGCONT)
         tell(child)
-        assert line(child) == ["InvariantViolated"]
+        assert line(child) == ["WriterReplaced"]
         assert ids(root) == [1, 2]
         writer.put(orders(3))
         log.close()
@@ -159,6 +166,49 @@ def test_replaced_writer_cannot_roll_or_seal(tmp_path: Path) -> None:
     new.log.close()
     assert ids(root) == [1, 2, 3]
     assert check(root, deep=True).faults == ()
+
+
+class FailingLayer(OsLayer):
+    """Writes everything, and then reports that the disk is full, after `then` has happened."""
+
+    def __init__(self) -> None:
+        self.then: Callable[[], object] | None = None
+
+    def write(self, fd: int, parts: Sequence[bytes | memoryview]) -> int:
+        written = super().write(fd, parts)
+        if self.then is not None:
+            then, self.then = self.then, None
+            then()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return written
+
+
+def test_replaced_writer_cannot_shorten_what_its_successor_counts(tmp_path: Path) -> None:
+    """After a failed write it drops what it does not know to be written, and the successor has read that (L11)."""
+    root, layer = tmp_path / "log", FailingLayer()
+    old = Writer.of(FileLog.open(root, IDENTITY, layer=layer, replaces=True))
+    old.put(orders(1))
+    successors: list[FileLog] = []
+    layer.then = lambda: successors.append(FileLog.open(root, IDENTITY, replaces=True))
+    with pytest.raises(SinkUnavailable, match="No space left"):
+        old.put(orders(2))
+    old.log.close()
+    new = Writer.of(successors[0])
+    assert new.checkpoint.next_offset == 3
+    new.put(orders(3))
+    successors[0].close()
+    assert ids(root) == [1, 2, 3]
+    assert check(root, deep=True).faults == ()
+
+
+def test_two_processes_that_begin_the_same_epoch_do_not_both_write(tmp_path: Path) -> None:
+    """Each has read the number before the other one wrote it: the random word decides (L11)."""
+    first = FileLog.open(tmp_path / "log", IDENTITY, replaces=True)
+    number = (tmp_path / "log" / "epoch").read_text().split()[0]
+    (tmp_path / "log" / "epoch").write_text(f"{number} 0123456789abcdef\n")
+    with pytest.raises(WriterReplaced, match="epoch 1 has begun"):
+        Writer.of(first).put(orders(1))
+    first.close()
 
 
 def test_epoch_that_is_not_checked_again_lets_a_replaced_writer_through(

@@ -84,6 +84,10 @@ class Branch(ABC):
         self.config_path.write_text(yaml.safe_dump(settings))
         return load(self.config_path)
 
+    @abstractmethod
+    def configure(self, **source: Any) -> Config:
+        """Write the settings file. `source` adds to the settings that this branch always has."""
+
     # ── queries to the database ─────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod

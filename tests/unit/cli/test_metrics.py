@@ -38,6 +38,7 @@ def whole_status(tables: int = 3) -> dict[str, Any]:
         "source_kind": "postgres",
         "started_at": 1_700_000_000.0,
         "source_up": True,
+        "lease": {"role": "active", "changes": 1, "holder": "db-1 (process 4711)"},
         "epoch": 3,
         "cut": 7,
         "durable_offset": 1234,

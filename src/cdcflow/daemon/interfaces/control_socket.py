@@ -39,10 +39,13 @@ class ControlServer:
 
     `answer` gets the request and the caller (according to the kernel), and returns something JSON can hold; a
     `CdcflowError` or `ValueError` it raises becomes the error of the answer. Each request has a separate thread, so
-    that a long one does not delay a request for the status.
+    that a long one does not delay a request for the status. `replaces`: another daemon may have a socket there, and
+    this one has taken its place.
     """
 
-    def __init__(self, log_path: Path, answer: Answer) -> None:
+    def __init__(self, log_path: Path, answer: Answer, *, replaces: bool = False) -> None:
+        self._replaces = replaces
+        self._number = -1  # of the socket's file
         self._path = log_path / SOCKET_NAME
         self._answer = answer
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -56,7 +59,7 @@ class ControlServer:
         Raises:
             ConfigurationError: another daemon answers there.
         """
-        if ask(self._path.parent, {"op": "ping"}, timeout_s=2) is not None:
+        if not self._replaces and ask(self._path.parent, {"op": "ping"}, timeout_s=2) is not None:
             raise ConfigurationError(f"another cdcflow daemon already answers at {self._path}", runbook="two-daemons")
         # No answer, so a killed daemon left this.
         self._path.unlink(missing_ok=True)
@@ -64,6 +67,7 @@ class ControlServer:
             self._socket.bind(path)
         # Between bind and listen no client can connect, so the mode is right before the first one does.
         self._path.chmod(0o600)
+        self._number = self._path.stat().st_ino
         self._socket.listen(8)
         self._thread.start()
 
@@ -75,7 +79,9 @@ class ControlServer:
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
-        self._path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            if self._path.stat().st_ino == self._number:  # otherwise it is another daemon's by now
+                self._path.unlink()
         self._thread.join(timeout=5)
         # The caller that requested the stop still gets its answer.
         until = time.monotonic() + 5

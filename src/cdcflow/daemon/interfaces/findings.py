@@ -39,10 +39,25 @@ def remarks(
     found = [*_capture(status), *_headroom(headroom), *_disk(disk), *_log(status), *_tables(status)]
     found += _log_budget(status)
     found += _reading(status)
+    found += _lease(status)
     found += _exclusions(status, merges)
     found += _merge_process(status)
     found += _targets(status)
     return sorted(found, key=lambda one: _ORDER[one.level])
+
+
+def _active(status: Mapping[str, Any]) -> str:
+    return str((status.get("lease") or {}).get("holder") or "another daemon")
+
+
+def _lease(status: Mapping[str, Any]) -> Iterator[Remark]:
+    error = (status.get("lease") or {}).get("error")
+    if error is not None:
+        yield Remark(
+            "error",
+            f"The lease does not answer: {error}.",
+            "No daemon may capture until it does; check service.lease and the server that it names.",
+        )
 
 
 def _capture(status: Mapping[str, Any]) -> Iterator[Remark]:
@@ -52,6 +67,8 @@ def _capture(status: Mapping[str, Any]) -> Iterator[Remark]:
         yield Remark("error", f"The capture has ended and will not try again: {text}.", remedy.strip() or None)
     elif state == "paused":
         yield Remark("note", "The capture is paused: in the meantime the source keeps its log.", "Resume it.")
+    elif state == "standby":
+        yield Remark("note", f"This daemon is the standby: {_active(status)} captures.")
     elif state not in ("capturing", None):
         text, _, remedy = str(status.get("reason") or "starting").partition("\n")
         waits = "The capture is starting." if text == "starting" else f"The capture is {state}: {text}."

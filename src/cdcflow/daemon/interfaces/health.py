@@ -17,7 +17,7 @@ def health(status: Mapping[str, Any]) -> tuple[int, Mapping[str, object]]:
     stalled, halted = is_stalled(status), state == "halted"
     failed = sorted(t for t, v in (status.get("tables") or {}).items() if v.get("state") == "failed")
     return (503 if stalled or halted else 200), {
-        "status": state if state in ("halted", "paused") else "stalled" if stalled else "ok",
+        "status": state if state in ("halted", "paused", "standby") else "stalled" if stalled else "ok",
         **({"kind": status.get("kind"), "reason": status.get("reason")} if halted else {}),
         "heartbeat_age_seconds": status.get("heartbeat_age_seconds"),
         "failed_tables": failed,
@@ -27,11 +27,11 @@ def health(status: Mapping[str, Any]) -> tuple[int, Mapping[str, object]]:
 def readiness(status: Mapping[str, Any]) -> tuple[int, Mapping[str, object]]:
     """Ready means that changes are being captured and positions move.
 
-    A capture that was paused on purpose is ready, and its status is "paused".
+    A capture that was paused on purpose is ready, and its status is "paused"; so is a standby.
     """
     state = str(status.get("state"))
-    if state == "paused":
-        return 200, {"status": "paused"}
+    if state in ("paused", "standby"):
+        return 200, {"status": state}
     if state != "capturing":
         return 503, {"status": state, "reason": str(status.get("reason") or "").split("\n")[0]}
     return (503, {"status": "stalled"}) if is_stalled(status) else (200, {"status": "ready"})
@@ -39,5 +39,5 @@ def readiness(status: Mapping[str, Any]) -> tuple[int, Mapping[str, object]]:
 
 def is_stalled(status: Mapping[str, Any]) -> bool:
     age, limit = status.get("heartbeat_age_seconds"), status.get("heartbeat_age_seconds_max")
-    on_purpose = status.get("state") in ("paused", "halted")
+    on_purpose = status.get("state") in ("paused", "halted", "standby")
     return not on_purpose and isinstance(age, int | float) and isinstance(limit, int | float) and age > limit

@@ -137,9 +137,12 @@ class DurableFile:
             self._layer.close(fd)
 
 
-def write_file(layer: FileLayer, path: Path, content: bytes) -> None:
-    """Replace a file in one step: after a crash there is the old one or the whole new one. Durable on return."""
-    temporary = path.with_name(path.name + ".tmp")
+def write_file(layer: FileLayer, path: Path, content: bytes, mark: str = "") -> None:
+    """Replace a file in one step: after a crash there is the old one or the whole new one. Durable on return.
+
+    `mark`: a word that no other process uses, if several may replace the file at the same time.
+    """
+    temporary = path.with_name(f"{path.name}.{mark}.tmp" if mark else f"{path.name}.tmp")
     if temporary.exists():
         layer.unlink(temporary)
     fd = layer.create(temporary)
@@ -152,6 +155,29 @@ def write_file(layer: FileLayer, path: Path, content: bytes) -> None:
     layer.rename(temporary, path)
     with syncing(path.parent):
         layer.fsync_dir(path.parent)
+
+
+def write_new_file(layer: FileLayer, path: Path, content: bytes, mark: str) -> bool:
+    """Write a file in one step, unless it exists: then return False. Durable on return. `mark`: as in `write_file`."""
+    temporary = path.with_name(f"{path.name}.{mark}.tmp")
+    file = DurableFile(layer, temporary)
+    file.write(content)
+    file.close()
+    try:
+        layer.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        layer.rename(temporary, path)  # a file system without hard links
+        return True
+    finally:
+        if temporary.exists():
+            layer.unlink(temporary)
+    with syncing(path.parent):
+        layer.fsync_dir(path.parent)
+    return True
 
 
 def link_or_copy(layer: FileLayer, source: Path, target: Path) -> None:

@@ -19,9 +19,14 @@ from cdcflow.log.format.journal import Encoder, JournalHeader
 
 
 class JournalFile:
-    """One journal. `encoder` belongs to one thread; `write` and `sync` are each called by one thread at a time."""
+    """One journal. `encoder` belongs to one thread; `write` and `sync` are each called by one thread at a time.
 
-    def __init__(self, layout: Layout, header: JournalHeader, layer: FileLayer) -> None:
+    `is_shared`: another writer may have replaced this one without its knowledge, and count more of the file than this
+    one knows to be written. Then the file is never shortened.
+    """
+
+    def __init__(self, layout: Layout, header: JournalHeader, layer: FileLayer, *, is_shared: bool = False) -> None:
+        self._is_shared = is_shared
         head, seed = header.encode()
         self.header = header
         self.encoder = Encoder(seed, header.base)
@@ -54,8 +59,9 @@ class JournalFile:
             self._written += write_all(self._layer, self._fd, parts)
         except OSError:
             # Recovery would drop the unfinished tail as well; dropping it now frees some disk space.
-            with contextlib.suppress(OSError):
-                self._layer.truncate(self._fd, self._written)
+            if not self._is_shared:
+                with contextlib.suppress(OSError):
+                    self._layer.truncate(self._fd, self._written)
             raise
 
     def sync(self) -> None:
@@ -80,7 +86,7 @@ class JournalFile:
     def drop_behind(self, size: int) -> None:
         """Drop what follows byte `size`, and what is queued. A closed file is durable, and stays."""
         self.encoder.drop()
-        if self._fd >= 0:
+        if self._fd >= 0 and not self._is_shared:
             self._layer.truncate(self._fd, size)
 
     def close(self) -> None:

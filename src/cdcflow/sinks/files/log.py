@@ -128,13 +128,13 @@ class FileLog:
         self._rows_since: float | None = None
         self._log_end = LogEnd(opened.header.base)
         self._writing = threading.Lock()
-        self._journal = JournalFile(layout, opened.header, layer)
+        self._journal = JournalFile(layout, opened.header, layer, is_shared=lease.replaces)
         self._journals = deque([self._journal])  # those that are not wholly durable yet; the last is written to
         self._cut = _JournalCut(opened.header.base, self._journal, self._journal.head_bytes)
         self._durable = self._cut
         self._is_open = True
         try:
-            with storing(f"beginning a journal in {layout.root}"):
+            with lease.explaining(), storing(f"beginning a journal in {layout.root}"):
                 self._journal.write()
                 self._lease.check()
                 self._journal.sync()
@@ -162,6 +162,7 @@ class FileLog:
         accept_moved: bool = False,
         uploads: Uploading | None = None,
         replication: Replication | None = None,
+        replaces: bool = False,
     ) -> FileLog:
         """Open the log at `path` for writing; create it if it does not exist, recover it if it was not closed.
 
@@ -170,6 +171,7 @@ class FileLog:
         server may have the log's database, because an operator accepts that its history is lost. `accept_moved`: the
         log was moved to this source, whatever it belonged to. `uploads` copies what is sealed to the layout's store.
         `replication`: the journals are on peers, too, which decide what the log has.
+        `replaces`: take the log from a process that has it open; what that one writes from now on does not count.
 
         Raises:
             ConfigurationError: another process writes it, it belongs to another source, or a newer cdcflow wrote it.
@@ -181,15 +183,16 @@ class FileLog:
         path = layout.root
         with storing(f"creating the log {path}"):
             _make_directory(layer, path)
-        lease = Lease(layout)
+        lease = Lease(layout, replaces=replaces)
         try:
             if replication is not None:
                 layer = replication.begin(layout, lease)
-            with storing(f"opening the log {path}"):
+            with lease.explaining(), storing(f"opening the log {path}"):
                 file = create(
                     Layout(path),
                     identity,
                     layer,
+                    lease,
                     accept_timeline=accept_timeline,
                     accept_renamed=accept_renamed,
                     accept_replaced=accept_replaced,
@@ -306,7 +309,7 @@ class FileLog:
             return False
         cut, old = self._cut, self._journal
         header = JournalHeader(self.log_id, self.epoch, cut.checkpoint, old.header.first_offset, cut.end)
-        self._journal = JournalFile(self._layout, header, self._layer)
+        self._journal = JournalFile(self._layout, header, self._layer, is_shared=self._lease.replaces)
         self._journals.append(self._journal)
         self._cut = _JournalCut(cut.checkpoint, self._journal, self._journal.head_bytes, self._unsynced_files())
         self._closed.append(Closed(old.header, cut.end, cut.checkpoint, tuple(file.name for file in self._of_journal)))
@@ -388,7 +391,8 @@ class FileLog:
             return
         try:
             if self._dead is None:
-                self._finish()
+                with self._deadly():
+                    self._finish()
             elif isinstance(self._dead, SyncFailed):
                 self._drop_undurable()
         finally:
@@ -424,7 +428,8 @@ class FileLog:
     def _deadly(self) -> Iterator[None]:
         """An error that contradicts durability kills the log, whichever thread it happens in."""
         try:
-            yield
+            with self._lease.explaining():
+                yield
         except (InvariantViolated, LogGone) as error:
             self._dead = self._dead or error
             raise
@@ -562,7 +567,8 @@ class FileLog:
 
     def _note_newest(self, journal: JournalFile) -> None:
         """Before anything in it is reported as durable: nothing else detects that journals at the end are missing."""
-        write_file(self._layer, self._layout.newest, f"{journal.header.epoch} {journal.header.first_offset}\n".encode())
+        text = f"{journal.header.epoch} {journal.header.first_offset}\n"
+        write_file(self._layer, self._layout.newest, text.encode(), self._lease.word)
 
     def _drop_undurable(self) -> None:
         """Drop the end of the journal that may not be durable.
@@ -593,6 +599,7 @@ class FileLog:
 def _make_directory(layer: FileLayer, path: Path) -> None:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        layer.mkdir(path)
+        with contextlib.suppress(FileExistsError):
+            layer.mkdir(path)
         with syncing(path.parent):
             layer.fsync_dir(path.parent)

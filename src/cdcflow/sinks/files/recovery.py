@@ -3,21 +3,25 @@
 Every start begins a new epoch and a new journal, whose head records how much of the previous journal counts. After
 that, nothing that an older writer still writes can become part of the log: its file is either closed at that byte or no
 longer in the directory.
+
+With a lease (`Lease.replaces`) a start may itself have been replaced when it does the next step, without knowing it: it
+was suspended in between. So it neither replaces, shortens nor removes anything that a later writer may use. It removes
+only what has the number of an epoch up to its own, and leaves the end of a journal that does not count.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated, SyncFailed
-from cdcflow.log.disk.layer import FileLayer, remove_tree, storing, syncing, write_file
+from cdcflow.log.disk.layer import FileLayer, remove_tree, storing, syncing, write_file, write_new_file
 from cdcflow.log.disk.lease import Lease
-from cdcflow.log.files.inventory import inventory
+from cdcflow.log.files.inventory import Inventory, inventory
 from cdcflow.log.files.layout import Layout, LogFile
 from cdcflow.log.format.journal import JournalHeader
 from cdcflow.log.format.recovery import Whole
@@ -78,6 +82,7 @@ def create(
     layout: Layout,
     identity: SourceIdentity,
     layer: FileLayer,
+    lease: Lease,
     *,
     accept_timeline: bool,
     accept_renamed: bool = False,
@@ -92,16 +97,17 @@ def create(
     """
     for directory in (layout.journals, layout.segments, layout.spools):
         if not directory.exists():
-            layer.mkdir(directory)
+            with contextlib.suppress(FileExistsError):
+                layer.mkdir(directory)
     with syncing(layout.root):
         layer.fsync_dir(layout.root)
     if layout.log_json.exists():
         file = layout.log_file()
         if accept_moved:
-            return _of_source(layout, file, identity, layer)
+            return _of_source(layout, file, identity, layer, lease)
         if not identity.is_source_of(file.source, renamed=accept_renamed, replaced=accept_replaced):
             raise _of_another_source(layout, file, identity)
-        return _check_identity(layout, file, identity, layer, accept_timeline=accept_timeline)
+        return _check_identity(layout, file, identity, layer, lease, accept_timeline=accept_timeline)
     if layout.segment_offsets() or layout.journal_offsets():
         raise InvariantViolated(
             f"opening the log {layout.root}: it has data but no log.json",
@@ -109,8 +115,10 @@ def create(
             runbook="log-damaged",
         )
     file = LogFile(str(uuid.uuid4()), identity, datetime.now(UTC).isoformat(timespec="seconds"))
-    write_file(layer, layout.log_json, file.to_json().encode())
-    return file
+    # Another process may begin a log here at the same time, if it believes that it holds the lease. One of them does.
+    if write_new_file(layer, layout.log_json, file.to_json().encode(), lease.word):
+        return file
+    return layout.log_file()
 
 
 def _of_another_source(layout: Layout, file: LogFile, identity: SourceIdentity) -> ConfigurationError:
@@ -126,7 +134,7 @@ def _of_another_source(layout: Layout, file: LogFile, identity: SourceIdentity) 
 
 
 def _check_identity(
-    layout: Layout, file: LogFile, identity: SourceIdentity, layer: FileLayer, *, accept_timeline: bool
+    layout: Layout, file: LogFile, identity: SourceIdentity, layer: FileLayer, lease: Lease, *, accept_timeline: bool
 ) -> LogFile:
     # A database keeps the name that it had when the log began: the server is queried whether it was renamed.
     identity = replace(identity, database=file.source.database)
@@ -138,14 +146,14 @@ def _check_identity(
             remedy="run `cdcflow run --accept-history-loss`, which reads all tables again",
             runbook="restored-source",
         )
-    return _of_source(layout, file, identity, layer)
+    return _of_source(layout, file, identity, layer, lease)
 
 
-def _of_source(layout: Layout, file: LogFile, identity: SourceIdentity, layer: FileLayer) -> LogFile:
+def _of_source(layout: Layout, file: LogFile, identity: SourceIdentity, layer: FileLayer, lease: Lease) -> LogFile:
     """The log's file, which then records that the log belongs to this source."""
     if file.source != identity:
         file = replace(file, source=identity)
-        write_file(layer, layout.log_json, file.to_json().encode())
+        write_file(layer, layout.log_json, file.to_json().encode(), lease.word)
     return file
 
 
@@ -155,8 +163,12 @@ def recover(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer) -> Op
     lease.begin_epoch(layer, Epoch(0))
     _forget_cached(layout)
     found = inventory(layout, file)
+    while (newest := _newest_epoch(found)) >= lease.epoch:
+        # A writer began at the same time, or while this process was suspended: this epoch has to be after its own.
+        lease.begin_epoch(layer, newest)
+        found = inventory(layout, file)
     with storing(f"tidying {layout.root}"):
-        for path in (*layout.journals.glob("*.tmp"), *found.stale):
+        for path in (*_journals_without_name(layout, lease.epoch), *(() if lease.replaces else found.stale)):
             layer.unlink(path)
     journals, sealed = found.journals, found.sealed
     base = sealed.last_checkpoint() if sealed else Checkpoint()
@@ -172,11 +184,15 @@ def recover(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer) -> Op
             last.reason,
         )
         header = _continuing(layout, last, lease, layer)
-    orphans = _remove_orphans(layout, {name for c in closed for name in c.attached}, layer)
+    orphans = _remove_orphans(layout, {name for c in closed for name in c.attached}, layer, lease.epoch)
     recovered = replace(recovered, spools=orphans)
     return Opened(
         file, header, tuple(closed), found.history, found.schemas_saved, sealed, found.last_manifest, recovered
     )
+
+
+def _newest_epoch(found: Inventory) -> Epoch:
+    return max((journal.header.epoch for journal in found.journals), default=Epoch(0))
 
 
 def _forget_cached(layout: Layout) -> None:
@@ -193,13 +209,14 @@ def _describe_identity(identity: SourceIdentity) -> str:
     return f"{identity.kind} system {identity.system_id}, database {identity.database}"
 
 
-def clean_up(layout: Layout, layer: FileLayer) -> None:
-    """Remove unfinished, expired and compacted segments that earlier runs left. Lists all segments.
+def clean_up(layout: Layout, layer: FileLayer, epoch: Epoch) -> None:
+    """Remove unfinished, expired and compacted segments that runs before this epoch left. Lists all segments.
 
     The caller holds the maintenance lock, and seals nothing at the same time.
     """
     for path in layout.listed_segments()[1]:
-        remove_tree(layer, path)
+        if _number(path.stem.rpartition(".")[2]) < epoch:
+            remove_tree(layer, path)
     sweep(layout, layer)
 
 
@@ -210,7 +227,7 @@ def _continuing(layout: Layout, last: Whole, lease: Lease, layer: FileLayer) -> 
         return replace(last.header, epoch=lease.epoch, base=last.checkpoint)
     path = layout.journal(last.header.first_offset)
     # A killed process leaves whole cuts that were never synced. They count from now on, so they are synced now.
-    _sync_file(layout.journal(last.header.first_offset), layer, last.bytes if last.dropped_bytes else None)
+    _sync_file(path, layer, last.bytes if last.dropped_bytes and not lease.replaces else None)
     for record in last.attached:
         _sync_file(layout.spool(record.name), layer, None)
     if last.attached:
@@ -243,8 +260,19 @@ def _as_closed(scanned: Whole) -> Closed:
     return Closed(scanned.header, scanned.bytes, scanned.checkpoint, tuple(record.name for record in scanned.attached))
 
 
-def _remove_orphans(layout: Layout, attached: set[str], layer: FileLayer) -> int:
-    orphans: Sequence[Path] = [p for p in layout.spools.iterdir() if p.name not in attached]
+def _journals_without_name(layout: Layout, epoch: Epoch) -> list[Path]:
+    """Journals that an earlier writer has not named yet: once they are gone it cannot."""
+    return [path for path in layout.journals.glob("*.tmp") if _number(path.stem.rpartition(".")[2]) <= epoch]
+
+
+def _remove_orphans(layout: Layout, attached: set[str], layer: FileLayer, epoch: Epoch) -> int:
+    """Remove files of earlier writers that no journal attaches. A writer that has been replaced finds those of the
+    present one here, which it has not attached yet."""
+    orphans = [p for p in layout.spools.iterdir() if p.name not in attached and _number(p.name[:10]) < epoch]
     for path in orphans:
         layer.unlink(path)
     return len(orphans)
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isdecimal() else 0

@@ -41,7 +41,7 @@ class Sealing:
     def clean_up(self) -> None:
         """Remove what earlier runs left of segments; skipped while another process works on them."""
         with contextlib.suppress(Busy), maintenance(self._layout), storing(f"tidying {self._layout.root}"):
-            clean_up(self._layout, self._layer)
+            clean_up(self._layout, self._layer, self._lease.epoch)
 
     @property
     def newest(self) -> tuple[int, int] | None:
@@ -65,13 +65,14 @@ class Sealing:
         return segment
 
     def _put_in_place(self, closed: Closed, target: Path) -> None:
-        temporary = self._layout.segments / f".{target.name}.tmp"
+        temporary = self._layout.segments / f".{target.name}.{self._lease.epoch}.tmp"
         try:
             self._write_segment(closed, temporary)
         except OSError:
             with contextlib.suppress(OSError):
                 remove_tree(self._layer, temporary)
             raise
+        self._lease.check()
         self._save_schemas()
         self._lease.check()
         put_in_place(self._layer, self._layout, temporary, target)
@@ -114,10 +115,16 @@ class Sealing:
         link_or_copy(self._layer, self._layout.spool(record.name), target)
 
     def _save_schemas(self) -> None:
-        if len(self._history) > self._schemas_saved:
+        # A replaced writer that was suspended after the check above may have restored its own, older file.
+        if len(self._history) > self._schemas_saved or (self._lease.replaces and not self._has_saved()):
             self.put_schemas()
+
+    def _has_saved(self) -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return self._layout.schemas.read_bytes() == self._history.to_json().encode()
+        return False
 
     def put_schemas(self) -> None:
         saved = len(self._history)
-        write_file(self._layer, self._layout.schemas, self._history.to_json().encode())
+        write_file(self._layer, self._layout.schemas, self._history.to_json().encode(), self._lease.word)
         self._schemas_saved = saved

@@ -30,7 +30,14 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.capture.ports.log import Numbered
-from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
+from cdcflow.errors import (
+    CdcflowError,
+    ConfigurationError,
+    HistoryLost,
+    InvariantViolated,
+    SinkUnavailable,
+    WriterReplaced,
+)
 from cdcflow.log.disk.layer import OS_LAYER, storing
 from cdcflow.log.files.segment_writer import check_storable
 from cdcflow.log.format import spool as spools
@@ -505,12 +512,11 @@ class KafkaLog:
             with contextlib.suppress(SinkUnavailable):
                 now = read_state(self._topics)
                 if now.epoch > self.epoch:
-                    return InvariantViolated(
+                    return WriterReplaced(
                         f"{self._attempted}: this process has epoch {self.epoch}, and epoch {now.epoch} has begun: "
                         f"{now.writer} took the log over, and the brokers refuse this one; nothing that it wrote "
                         "since then counts",
                         remedy="a log has one writer: stop one of the two",
-                        runbook="two-daemons",
                     )
             time.sleep(0.2)
         return SinkUnavailable(

@@ -24,7 +24,7 @@ NEWS_S = 3.0
 """How long a broker may not know a topic yet that was created through a different one; after that the topic is gone."""
 _FOREVER = {CLEANED: "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 # Only closed segments are compacted: small ones keep short what is read at a start.
-_COMPACTED = {CLEANED: "compact", "segment.bytes": str(16 << 20), "min.cleanable.dirty.ratio": "0.1"}
+COMPACTED = {CLEANED: "compact", "segment.bytes": str(16 << 20), "min.cleanable.dirty.ratio": "0.1"}
 
 
 # The library's own log would go to stderr. Its errors contain the same information.
@@ -78,7 +78,7 @@ class Topics:
         if len(missing) == 1:
             self._check_empty(attempted, *missing)
         if missing:
-            kinds = {self.name: _FOREVER, self.state: _COMPACTED}
+            kinds = {self.name: _FOREVER, self.state: COMPACTED}
             admin.make([NewTopic(t, 1, self.replicas or -1, config=kinds[t]) for t in sorted(missing)])
             admin.wait_for(missing)
         return admin

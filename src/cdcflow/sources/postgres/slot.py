@@ -139,6 +139,17 @@ FROM pg_catalog.pg_replication_slots s JOIN pg_catalog.pg_stat_activity a ON a.p
 """
 
 
+def end_reader(connection: Connection, name: str) -> None:
+    """End the session that reads the slot, if there is one: a suspended daemon's would keep it indefinitely.
+
+    Without the right to, it stays, and the server ends the session of a dead daemon after wal_sender_timeout.
+    """
+    found = read(connection, name)
+    if found is not None and found.active_pid is not None:
+        with contextlib.suppress(psycopg.errors.InsufficientPrivilege), connection.transaction():
+            connection.execute("SELECT pg_catalog.pg_terminate_backend(%s)", (found.active_pid,))
+
+
 def slot_in_use(connector: Connector, name: str, error: psycopg.Error) -> SourceUnavailable:
     """Another process reads the slot: which one, and what to do. It may also be a dead daemon's, for a while."""
     who = "it is active for another process"

@@ -73,7 +73,8 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
     """Implements `cdcflow.ports.Source`. It connects with the first query, not before.
 
     `secret` returns the password, and is called for every connection; None: the server needs none. `windows` decides
-    when a backlog is caught up through SQL, and how. `readers` read its chunks.
+    when a backlog is caught up through SQL, and how. `readers` read its chunks. `replaces_reader`: end the process that
+    still reads the slot, because this one has taken its place.
     """
 
     _connector: Connector
@@ -88,8 +89,10 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         windows: Windows = WINDOWS,
         chunk_bytes_max: int = CHUNK_BYTES_MAX,
         readers: Readers | None = None,
+        replaces_reader: bool = False,
     ) -> None:
         connector = Connector.of(settings, secret)
+        self._replaces_reader = replaces_reader
         self._settings = settings
         self._windows = windows
         self._chunk_bytes_max = chunk_bytes_max
@@ -137,6 +140,8 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         if at_standby:
             check_standby(connection, self._settings, names.slot, before, is_loss_accepted=start.is_loss_accepted)
             check_replayed(connection, position)
+        if self._replaces_reader:
+            slot.end_reader(connection, names.slot)
         replaced = self._is_replaced(connection, start, system) if route is None else route.kind == "other"
         by_oid = {} if replaced else captured_names(before)  # oids of another database mean nothing
         if not replaced:

@@ -14,11 +14,12 @@ const WORDS = {
   adjust: ["Throttle", (t) => `How fast may ${t} be read, and before which others?`],
   "pause-capture": ["Pause capture", () => "Stop reading the source? It keeps its log until you resume, and in the meantime its disk fills."],
   "resume-capture": ["Resume capture", () => "Continue reading the source where it was paused?"],
+  handover: ["Handover", () => "Stop at the next cut, and have the standby capture?"],
   stop: ["Stop daemon", () => "End the daemon at the next cut? Nothing is lost, but this page cannot start it again."],
 };
 const BY_STATE = { waiting: ["pause", "cancel", "adjust"], reading: ["pause", "cancel", "adjust"], paused: ["resume", "cancel"], done: ["backfill"], failed: ["backfill"], cancelled: ["backfill"] };
 const TONES = { done: "good", failed: "bad", cancelled: "warn", paused: "warn" };
-const CAPTURE_TONES = { capturing: "good", paused: "warn", waiting: "warn", halted: "bad" };
+const CAPTURE_TONES = { capturing: "good", paused: "warn", waiting: "warn", halted: "bad", standby: "good" };
 const rows = new Map();
 const state = { may: [], answeredAt: Date.now(), headroom: {}, historyAt: 0, tables: {}, open: true };
 
@@ -95,7 +96,8 @@ function tone(element, text, kind) {
 }
 
 function captureButtons(status) {
-  const wanted = status.state === "paused" ? ["resume-capture", "stop"] : ["pause-capture", "stop"];
+  const active = [status.state === "paused" ? "resume-capture" : "pause-capture", ...(status.lease ? ["handover"] : [])];
+  const wanted = [...(status.state === "standby" ? [] : active), "stop"];
   const names = wanted.filter((name) => state.may.includes(name));
   replaceButtons(byId("capture"), names, (name) => button(name, null));
 }

@@ -1,0 +1,102 @@
+"""A lease by time, over a place that accepts each numbered record once: an object store, or a topic."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable
+from typing import Any
+
+from cdcflow.capture.ports.lease import Holder, Register
+from cdcflow.capture.term import Sighting, Term
+from cdcflow.capture.threads import Clock
+
+RENEWALS = 3
+"""How many times a lease is renewed in its duration: one or two of them may get lost."""
+
+
+class NumberedLease:
+    """Implements `cdcflow.capture.ports.lease.DaemonLease`: each renewal is the next record.
+
+    A record has its writer's name, and whether that one has released the lease. `ttl_s` must be the same for all
+    daemons.
+    """
+
+    def __init__(
+        self,
+        register: Register,
+        name: str,
+        ttl_s: float,
+        *,
+        watched_every_s: float,
+        clock: Clock,
+        time_of_day: Callable[[], float] = time.time,
+    ) -> None:
+        self.ttl_s = ttl_s
+        self.renewed_every_s = ttl_s / RENEWALS
+        self.watched_every_s = watched_every_s
+        self._register = register
+        self._name = name
+        self._id = secrets.token_hex(8)
+        self._clock = clock
+        self._time_of_day = time_of_day
+        self._term = Term(ttl_s)
+        self._sighting = Sighting(ttl_s)
+        self._number = 0
+        self._since = 0.0
+
+    def hold(self) -> bool:
+        """Take it if it is free, or renew it."""
+        asked_at = self._clock()
+        # Old records are removed, so a number may be stored twice: only an answer within the duration of the lease
+        # proves that no other process has had it.
+        if self._term.is_held(asked_at):
+            return self._add(self._number + 1, asked_at)
+        latest = self._register.latest()
+        number, record = (0, None) if latest is None else (latest[0], _parse(latest[1]))
+        self._sighting.see(number, self._clock())
+        is_free = record is None or bool(record.get("released")) or self._sighting.is_expired(self._clock())
+        if not is_free:
+            return False
+        self._since = self._time_of_day()
+        return self._add(number + 1, asked_at)
+
+    def _add(self, number: int, asked_at: float) -> bool:
+        held = self._register.add(number, self._record())
+        if held and self._clock() >= asked_at + self.ttl_s:
+            held = False
+        self._term.record_answer(asked_at, held=held)
+        if held:
+            self._number = number
+        return held
+
+    def holder(self) -> Holder | None:
+        """The holder by the latest record. It may have been killed since."""
+        latest = self._register.latest()
+        record = {} if latest is None else _parse(latest[1])
+        if "holder" not in record or record.get("released"):
+            return None
+        return Holder(str(record["holder"]), record.get("since"))
+
+    def release(self) -> None:
+        """Record that it is free, so that a standby takes it at once."""
+        try:
+            if self._term.is_held(self._clock()):
+                self._register.add(self._number + 1, self._record(released=True))
+        finally:
+            self._term = Term(self.ttl_s)
+            self._register.close()
+
+    def _record(self, *, released: bool = False) -> bytes:
+        found = {"holder": self._name, "id": self._id, "since": round(self._since, 3), "released": released}
+        return json.dumps(found).encode()
+
+
+def _parse(content: bytes) -> dict[str, Any]:
+    """A record; an empty one if cdcflow did not write it, which is then not free."""
+    try:
+        found = json.loads(content)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,54 @@
+"""When a process may count on a lease, and when a standby may take it: the rules, without clock, thread or connection.
+
+    holder    renew ──────ask─────answer─────────────────▶ until ask + ttl          then it stops by itself
+    standby          sees the renewal ───────────────────────────▶ seen + ttl + margin: becomes active
+
+The holder counts from before its request, the standby from after it saw a renewal. So, if both
+clocks run at about the same speed, the holder has stopped counting on the lease before a standby takes it. No time of
+day is compared, so a clock that is set forward or back has no effect.
+
+A holder that was suspended between the check and the write counts on it for too long. The epoch of the log stops that
+one (`cdcflow.log.disk.lease`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MARGIN = 0.25
+"""How much longer than its duration a lease by time must be unchanged, as a part of it, before another process takes
+it: for clocks that do not run equally fast."""
+
+
+@dataclass(slots=True)
+class Term:
+    """Whether this process may count on the lease. Times are those of one clock that never goes back."""
+
+    ttl_s: float
+    held_until: float | None = None
+
+    def record_answer(self, asked_at: float, *, held: bool) -> None:
+        """The lease was requested at `asked_at`, and this is the answer."""
+        self.held_until = asked_at + self.ttl_s if held else None
+
+    def is_held(self, now: float) -> bool:
+        """Whether it is certain at `now` that no other process has taken the lease."""
+        return self.held_until is not None and now < self.held_until
+
+
+@dataclass(slots=True)
+class Sighting:
+    """What a standby has seen of a lease by time: the latest record, and for how long it has been the latest."""
+
+    ttl_s: float
+    number: int = -1
+    seen_at: float = 0.0
+
+    def see(self, number: int, now: float) -> None:
+        """The record with this number was the latest; the answer arrived at `now`."""
+        if number != self.number:
+            self.number, self.seen_at = number, now
+
+    def is_expired(self, now: float) -> bool:
+        """Whether its holder has stopped counting on the lease: it was not renewed for its whole duration."""
+        return self.number >= 0 and now - self.seen_at >= self.ttl_s * (1 + MARGIN)

@@ -1,0 +1,121 @@
+"""Creates the lease of `service.lease`, and finds out who holds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cdcflow.capture.leadership import Leadership, boot_clock, this_process
+from cdcflow.capture.numbered_lease import NumberedLease
+from cdcflow.capture.observations import OnEvent
+from cdcflow.capture.ports.lease import DaemonLease, Holder, Register
+from cdcflow.config import Config, KafkaLog, LeaseSettings, MySQL, Postgres, StoreAccess
+from cdcflow.errors import ConfigurationError
+from cdcflow.sinks.files.file_lease import FileLease
+from cdcflow.sources.engine.passwords import secret_of
+from cdcflow.sources.postgres.connection import Connector as PostgresConnector
+from cdcflow.wiring.logs import client_library, topics
+from cdcflow.wiring.plugged import lacking
+
+FILE_NAME = "lease"
+STORE_WATCHED_EVERY_S = 0.5
+"""Each time is a request to the object store."""
+TOPIC_WATCHED_EVERY_S = 0.3
+
+
+def leadership(config: Config, on_event: OnEvent) -> Leadership | None:
+    """The leadership of a daemon with these settings; None if they have no lease."""
+    return None if config.service.lease is None else Leadership(lambda: open_lease(config), on_event)
+
+
+def replaces_writer(config: Config) -> bool:
+    """Whether a daemon with these settings takes the log from a writer that still has it open: one that was suspended
+    has lost the lease, and keeps its locks."""
+    return config.service.lease is not None and config.service.lease.kind != "file"
+
+
+def lease_holder(config: Config) -> Holder | None:
+    """Who holds the lease of these settings; None if no process does, or they have no lease."""
+    if config.service.lease is None:
+        return None
+    lease = open_lease(config)
+    try:
+        return lease.holder()
+    finally:
+        lease.release()
+
+
+def open_lease(config: Config) -> DaemonLease:
+    """The lease of these settings, which must have one. It connects when it is used.
+
+    Raises:
+        ConfigurationError: the source has no locks, or a package is not installed.
+    """
+    settings = config.service.lease
+    assert settings is not None  # noqa: S101 - as the docstring says
+    match settings.kind:
+        case "file":
+            return FileLease(lease_file(config))
+        case "source":
+            return _in_source(config, settings)
+        case "postgres":
+            return _in_postgres(PostgresConnector(settings.at, secret_of(settings.password)), settings)
+        case "mysql":
+            return _in_mysql(_server_of(settings), settings)
+        case "kafka":
+            return _by_time(_topic_of(config, settings), settings, TOPIC_WATCHED_EVERY_S)
+        case _:
+            return _by_time(_bucket_of(settings), settings, STORE_WATCHED_EVERY_S)
+
+
+def lease_file(config: Config) -> Path:
+    """The file of a lease on one machine."""
+    return config.log.folder / FILE_NAME
+
+
+def _in_source(config: Config, settings: LeaseSettings) -> DaemonLease:
+    source = config.database
+    if isinstance(source, Postgres):
+        return _in_postgres(PostgresConnector.of(source, secret_of(source.password)), settings)
+    if isinstance(source, MySQL):
+        return _in_mysql(source, settings)
+    raise lacking(source, "has no locks for a lease", "set service.lease.at to another place")
+
+
+def _in_postgres(connector: PostgresConnector, settings: LeaseSettings) -> DaemonLease:
+    from cdcflow.sources.postgres.lease import PostgresLease
+
+    return PostgresLease(connector, str(settings.name), settings.ttl)
+
+
+def _server_of(settings: LeaseSettings) -> MySQL:
+    """The server of a lease, as the settings of a source."""
+    kind = settings.at.partition("://")[0]
+    given = {"kind": kind, "url": settings.at, "tables": ("*.*",), "tls": settings.tls, "password": settings.password}
+    return MySQL.model_validate(given)
+
+
+def _in_mysql(server: MySQL, settings: LeaseSettings) -> DaemonLease:
+    from cdcflow.sources.mysql.lease import MySQLLease
+
+    return MySQLLease(server, secret_of(server.password), str(settings.name), settings.ttl)
+
+
+def _by_time(register: Register, settings: LeaseSettings, watched_every_s: float) -> DaemonLease:
+    return NumberedLease(register, this_process(), settings.ttl, watched_every_s=watched_every_s, clock=boot_clock)
+
+
+def _topic_of(config: Config, settings: LeaseSettings) -> Register:
+    if not isinstance(config.log, KafkaLog):
+        raise ConfigurationError("service.lease.at is kafka, and the log is not", remedy="set it to another place")
+    from cdcflow.sinks.kafka.lease_register import TopicRegister
+
+    return TopicRegister(topics(config.log.kafka), settings.ttl)
+
+
+def _bucket_of(settings: LeaseSettings) -> Register:
+    with client_library("service.lease"):
+        from cdcflow.sinks.objects.lease_register import BucketRegister
+        from cdcflow.stores.bucket import Bucket
+    access = settings.objects or StoreAccess()
+    names = {"log.objects.url": "service.lease.at", "log.objects": "service.lease.objects"}
+    return BucketRegister(Bucket.of_url(settings.at, access.address, names))

@@ -1,0 +1,32 @@
+"""Two daemons with one lease capture PostgreSQL into one folder, as two machines with a shared disk do.
+
+`make test-takeover N=200 SEED=1` reports how long takeovers take.
+"""
+
+from __future__ import annotations
+
+import pytest
+from tests.servers.objects import ObjectServer
+from tests.support.daemon.bank import Bank
+from tests.support.daemon.lease_takeovers import Pair, check_takeovers
+
+pytestmark = pytest.mark.postgres
+
+
+def test_standby_replaces_a_daemon_that_was_killed_suspended_or_stopped(bank: Bank) -> None:
+    """L10, L11: the suspended one wakes up with the log open, and nothing that it writes then may count."""
+    with Pair(bank, {"at": "source", "name": "shop"}) as pair:
+        check_takeovers(pair, ["kill", "suspend", "handover"], seed=1)
+
+
+def test_lease_in_an_object_store(bank: Bank, object_server: ObjectServer) -> None:
+    """No server knows who is alive: only time shows it."""
+    objects = object_server.objects("leases", "shop").model_dump(mode="json")
+    access = {name: objects[name] for name in ("endpoint", "region", "access_key", "secret_key")}
+    with Pair(bank, {"at": objects["url"], "objects": access}) as pair:
+        check_takeovers(pair, ["suspend", "kill"], seed=2)
+
+
+def test_lease_of_two_daemons_on_one_machine(bank: Bank) -> None:
+    with Pair(bank, {"at": "file"}) as pair:
+        check_takeovers(pair, ["kill", "stop", "handover"], seed=3)
