@@ -496,12 +496,11 @@ def tables_to_read(names: Sequence[str], tables: Sequence[Table], progress: Prog
     found = table_ids(names, tables)
     lacking = [] if names else [table for table in found if table in progress.lacking]
     if lacking:
-        listed = " ".join(map(word, lacking))
         raise ConfigurationError(
             f"reading all tables again: changes of {', '.join(map(str, lacking))} could not leave the source with the "
             "settings, and they may read the wrong columns without an error",
-            remedy=f"do what `cdcflow status` shows for it, then run `cdcflow backfill {listed}`; to read the other "
-            "tables only, name them",
+            remedy=f"do what `cdcflow status` shows for it, then run `cdcflow backfill {' '.join(map(word, lacking))}`"
+            "; to read the other tables only, name them",
             runbook="changes-refused",
         )
     return found

@@ -295,7 +295,7 @@ class Capture:
     def _check_log_of(self, leadership: Leadership) -> None:
         """A standby continues a log. Without one it would begin a new log, and read all tables again."""
         who = leadership.waited_for
-        if who is not None and self._newest_checkpoint().cut == 0:
+        if who is not None and not leadership.log_is_on_peers and self._newest_checkpoint().cut == 0:
             raise ConfigurationError(
                 f"replacing {who.name}: this machine has no log at the place that the settings name",
                 remedy="both daemons need the same log: a folder that both machines mount, a topic, or a replicated "

@@ -51,7 +51,16 @@ class Leadership:
     """The lease of one daemon. The capture calls `take`, `is_held`, `confirm` and `give_up`; `status` is for any
     thread."""
 
-    def __init__(self, open_lease: Callable[[], DaemonLease], on_event: OnEvent, clock: Clock = boot_clock) -> None:
+    def __init__(
+        self,
+        open_lease: Callable[[], DaemonLease],
+        on_event: OnEvent,
+        clock: Clock = boot_clock,
+        *,
+        log_is_on_peers: bool = False,
+    ) -> None:
+        """`log_is_on_peers`: a machine that becomes active gets the log from there, and need not have it before."""
+        self.log_is_on_peers = log_is_on_peers
         self._open_lease = open_lease
         self._on_event = on_event
         self._clock = clock

@@ -8,7 +8,7 @@ from cdcflow.capture.leadership import Leadership, boot_clock, this_process
 from cdcflow.capture.numbered_lease import NumberedLease
 from cdcflow.capture.observations import OnEvent
 from cdcflow.capture.ports.lease import DaemonLease, Holder, Register
-from cdcflow.config import Config, KafkaLog, LeaseSettings, MySQL, Postgres, StoreAccess
+from cdcflow.config import Config, FileLog, KafkaLog, LeaseSettings, MySQL, Postgres, StoreAccess
 from cdcflow.errors import ConfigurationError
 from cdcflow.sinks.files.file_lease import FileLease
 from cdcflow.sources.engine.passwords import secret_of
@@ -24,7 +24,10 @@ TOPIC_WATCHED_EVERY_S = 0.3
 
 def leadership(config: Config, on_event: OnEvent) -> Leadership | None:
     """The leadership of a daemon with these settings; None if they have no lease."""
-    return None if config.service.lease is None else Leadership(lambda: open_lease(config), on_event)
+    if config.service.lease is None:
+        return None
+    is_replicated = isinstance(config.log, FileLog) and config.log.replicate is not None
+    return Leadership(lambda: open_lease(config), on_event, log_is_on_peers=is_replicated)
 
 
 def replaces_writer(config: Config) -> bool:

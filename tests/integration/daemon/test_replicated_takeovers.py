@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.servers.journal_peers import JournalPeers
 from tests.support.daemon.bank import Bank
+from tests.support.daemon.lease_takeovers import Pair
 from tests.support.daemon.takeovers import Machines
 
 from cdcflow.config import Objects
@@ -40,3 +41,24 @@ def test_random_takeovers(bank: Bank, objects: Objects, tmp_path: Path) -> None:
             print(f"{number + 1} of {TAKEOVERS}, seed {SEED}: {machines.happen(dice)}", flush=True)
         machines.assert_nothing_lost_doubled_or_reordered()
         print(f"takeovers, from the start of the process to a later change in the log: {sorted(machines.takeovers_s)}")
+
+
+def test_standby_on_another_machine_takes_over_from_the_last_acknowledged_change(
+    bank: Bank, objects: Objects, tmp_path: Path
+) -> None:
+    """A lease decides which of two machines is active, and the peers have what the former one had acknowledged."""
+    stored = {k: v for k, v in objects.model_dump(mode="json").items() if v is not None}
+    with JournalPeers(tmp_path) as peers:
+        bank.log_settings |= {
+            "objects": {**stored, "keep_local": "0s"},
+            "replicate": {"quorum": peers.addresses, "timeout": "5s"},
+        }
+        folders = bank.log, tmp_path / "second" / "log"
+        second = {"log": {**bank.log_settings, "path": str(folders[1])}}
+        with Pair(bank, {"at": "source", "name": "shop"}, changed=second) as pair:
+            bank.start_writing(seed=4)
+            for number, fault in enumerate(("kill", "suspend", "handover"), start=1):
+                pair.take_over(fault)
+                bank.log = folders[number % 2]
+            bank.config_path = pair.active().config
+            pair.finish()

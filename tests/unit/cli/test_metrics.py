@@ -59,6 +59,9 @@ def whole_status(tables: int = 3) -> dict[str, Any]:
             "slot": "cdcflow_1",
             "stopped_tables": "1",
         },
+        "peers_following": {"db1:7000": 1},
+        "peers_needed": 2,
+        "peers_lag_bytes": {"db1:7000": 0},
         "reading": {"state": "slowed", "share": 0.25, "unmeasured": 0, "until": None, "reasons": []},
         "log_budget": {
             "budget_bytes": 1 << 34,

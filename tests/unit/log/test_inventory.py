@@ -55,7 +55,7 @@ def test_unsealed_journals_are_found_and_sealed_ones_are_skipped(layout: Layout)
     assert [w.checkpoint.next_offset for w in seen.journals] == [5, 7]
     assert seen.sealed is not None
     assert (seen.sealed.first_offset, seen.sealed.last_offset) == (2, 2)
-    assert seen.stale == (layout.journal(2),)
+    assert (seen.stale, seen.left) == ((), (layout.journal(2),))
     assert seen.last_manifest
     assert len(seen.history) == 2
     assert seen.history.number(ORDERS) == seen.history.number(PRODUCTS) == 1

@@ -29,8 +29,8 @@ _RESTORE = "restore the log from a copy, or begin a new log with a new backfill"
 @dataclass(frozen=True, slots=True)
 class Inventory:
     """The parts that count. `journals` are not sealed yet, oldest first; `sealed` is the latest segment and
-    `last_manifest` the hash of its manifest; `history` has every shape; `stale` are journals that do not count, or were
-    sealed."""
+    `last_manifest` the hash of its manifest; `history` has every shape; `stale` are journals that do not count, and
+    `left` those that were sealed."""
 
     journals: tuple[Whole, ...]
     sealed: Segment | None
@@ -38,6 +38,7 @@ class Inventory:
     history: SchemaHistory
     schemas_saved: int
     stale: tuple[Path, ...]
+    left: tuple[Path, ...]
 
 
 def inventory(layout: Layout, file: LogFile) -> Inventory:
@@ -58,7 +59,7 @@ def inventory(layout: Layout, file: LogFile) -> Inventory:
     for scanned in journals:
         for shape in scanned.shapes:
             history.learn(shape.table, shape.version)
-    return Inventory(journals, sealed, last_manifest, history, saved, (*stale, *left))
+    return Inventory(journals, sealed, last_manifest, history, saved, tuple(stale), tuple(left))
 
 
 def _heads(layout: Layout, file: LogFile) -> tuple[list[JournalHeader], list[Path]]:

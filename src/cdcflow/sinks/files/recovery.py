@@ -168,8 +168,11 @@ def recover(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer) -> Op
         lease.begin_epoch(layer, newest)
         found = inventory(layout, file)
     with storing(f"tidying {layout.root}"):
-        for path in (*_journals_without_name(layout, lease.epoch), *(() if lease.replaces else found.stale)):
-            layer.unlink(path)
+        # No writer begins a journal at an offset that is sealed, while a later one may have replaced a stale journal.
+        stale = () if lease.replaces else found.stale
+        for path in (*_journals_without_name(layout, lease.epoch), *found.left, *stale):
+            with contextlib.suppress(FileNotFoundError):
+                layer.unlink(path)
     journals, sealed = found.journals, found.sealed
     base = sealed.last_checkpoint() if sealed else Checkpoint()
     recovered = Recovered()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,9 @@ from pathlib import Path
 from cdcflow.errors import InvariantViolated
 
 FOLDERS = ("journal", "spool")
-LOG_FILES = ("log.json", "log.json.tmp")
+LOG_FILE = "log.json"
+_UNNAMED_LOG_FILE = re.compile(r"log\.json(\.[0-9a-f]+)?\.tmp")
+"""It is written under such a name, and renamed."""
 BLOCK_BYTES = 1 << 20
 
 
@@ -26,7 +29,7 @@ class ImageFile:
 def is_stored(name: str) -> bool:
     """Whether peers store a file, given its path in the log's folder."""
     folder, _, file = name.rpartition("/")
-    return (folder in FOLDERS and bool(file)) or name in LOG_FILES
+    return (folder in FOLDERS and bool(file)) or name == LOG_FILE or _UNNAMED_LOG_FILE.fullmatch(name) is not None
 
 
 def check_name(name: str) -> str:
@@ -39,8 +42,8 @@ def check_name(name: str) -> str:
 
 def names(root: Path) -> Iterator[str]:
     """The paths of the files in a folder that peers store."""
-    if (root / LOG_FILES[0]).exists():
-        yield LOG_FILES[0]
+    if (root / LOG_FILE).exists():
+        yield LOG_FILE
     for folder in FOLDERS:
         if (root / folder).exists():
             yield from (f"{folder}/{path.name}" for path in sorted((root / folder).iterdir()))

@@ -156,7 +156,12 @@ class ReplicatedLayer:
             self._replicas.change(MessageKind.RENAME, name, to.encode())
 
     def link(self, source: Path, target: Path) -> None:
-        self._disk.link(source, target)
+        if self._name(target) is None:
+            self._disk.link(source, target)
+        elif target.exists():
+            raise FileExistsError(f"{target} exists")
+        else:
+            self.rename(source, target)  # no other process writes here, and its caller removes the first name
 
     def unlink(self, path: Path) -> None:
         name = self._name(path)

@@ -344,9 +344,9 @@ def _report(peer: str, link: PeerLink) -> PeerReport:
 
 def _check_log(layout: Layout, link: PeerLink, wanted: Sequence[ImageFile]) -> None:
     """Raises ConfigurationError if the folder has another log than the peers."""
-    if not layout.log_json.exists() or image.LOG_FILES[0] not in {file.name for file in wanted}:
+    if not layout.log_json.exists() or image.LOG_FILE not in {file.name for file in wanted}:
         return
-    theirs = LogFile.from_json(_content(link, image.LOG_FILES[0]), f"log.json of the peer {link.peer}")
+    theirs = LogFile.from_json(_content(link, image.LOG_FILE), f"log.json of the peer {link.peer}")
     ours = layout.log_file()
     if theirs.log_id != ours.log_id:
         raise ConfigurationError(

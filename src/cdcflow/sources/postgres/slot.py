@@ -114,7 +114,7 @@ def read(connection: Connection, name: str) -> Slot | None:
 _LEFT = f"""
 SELECT slot_name, pg_catalog.pg_wal_lsn_diff({end_of_log("pg_current_wal_lsn")}, restart_lsn)::bigint
 FROM pg_catalog.pg_replication_slots
-WHERE slot_name ~ '^cdcflow_[0-9a-f]{8}$' AND slot_name <> %s AND slot_type = 'logical' AND plugin = %s
+WHERE slot_name ~ '^cdcflow_[0-9a-f]{{8}}$' AND slot_name <> %s AND slot_type = 'logical' AND plugin = %s
   AND database = current_database() AND NOT active AND NOT temporary AND restart_lsn IS NOT NULL
 ORDER BY slot_name
 """  # noqa: S608  constants
