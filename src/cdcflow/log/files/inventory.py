@@ -109,7 +109,9 @@ def _unsealed_journals(
         return [], None, []
     kept = [by_offset.pop(max(by_offset))]
     newest: tuple[int, int] | None = None
-    while newest is None and (before := kept[0].previous) is not None:
+    # What was before the log's first offset has expired. Usually a later segment is found first; on a machine that got
+    # the journals from peers, their segments may not exist yet.
+    while newest is None and kept[0].first_offset > file.first_offset and (before := kept[0].previous) is not None:
         bounds = before, kept[0].first_offset - 1
         if layout.segment(*bounds).exists():
             newest = bounds
