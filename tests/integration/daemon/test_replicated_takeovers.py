@@ -43,7 +43,7 @@ def test_random_takeovers(bank: Bank, objects: Objects, tmp_path: Path) -> None:
         print(f"takeovers, from the start of the process to a later change in the log: {sorted(machines.takeovers_s)}")
 
 
-def test_standby_on_another_machine_takes_over_from_the_last_acknowledged_change(
+def test_standby_on_another_machine_continues_from_the_last_acknowledged_change(
     bank: Bank, objects: Objects, tmp_path: Path
 ) -> None:
     """A lease decides which of two machines is active, and the peers have what the former one had acknowledged."""
