@@ -78,6 +78,10 @@ def test_every_alert_explains_what_is_wrong_and_where_to_read_more() -> None:
         "CdcflowMergeFails",
         "CdcflowRetainedLogNearLimit",
         "CdcflowLogBudget",
+        "CdcflowJournalPeerAway",
+        "CdcflowQuorumLost",
+        "CdcflowNoActiveDaemon",
+        "CdcflowNoStandby",
         "CdcflowTablesInDoubt",
         "CdcflowStalled",
         "CdcflowTargetStopped",
@@ -93,7 +97,9 @@ def test_every_alert_explains_what_is_wrong_and_where_to_read_more() -> None:
     }
     for rule in rules():
         assert rule["labels"]["severity"] in ("warning", "critical")
-        assert "$labels.instance" in rule["annotations"]["summary"]
+        # Which daemons of a pair are active is a matter of their job.
+        place = "$labels.job" if rule["alert"] in ("CdcflowNoActiveDaemon", "CdcflowNoStandby") else "$labels.instance"
+        assert place in rule["annotations"]["summary"]
         assert rule["annotations"]["runbook_url"] == f"docs/runbook/alerts.md#{rule['alert'].lower()}"
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.daemon.bank import Bank
 from tests.support.daemon.lease_takeovers import Pair, check_takeovers
 
-pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
+pytestmark = [pytest.mark.postgres, pytest.mark.kafka, pytest.mark.long]
 
 
 def test_standby_becomes_active_by_a_lease_in_kafka(bank: Bank) -> None:

@@ -7,7 +7,7 @@ from tests.servers.sshd import SshServer
 from tests.support.daemon.mysql_bank import MySQLBank
 from tests.support.daemon.through_ssh import killed_daemon_leaves_nothing, survives_links_that_end
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.long]
 USER = "'tunneled'@'127.%'"
 
 

@@ -40,6 +40,7 @@ class PlainConnector(Connector):
         self.server, self.options = server, options
         self.address = "test"  # type: ignore[assignment]  # only its text is used
         self.account = ""
+        self._one_server = None
 
     def connect(self, purpose: str, *, read_timeout_s: float = 30) -> pymysql.Connection:
         return self.server.connect(read_timeout=read_timeout_s, **self.options)

@@ -41,8 +41,8 @@ def test_wal_level_is_checked_and_its_sql_named(shop: Database, make_capture: Ma
     assert "ALTER SYSTEM SET wal_level = logical" in found["wal_level"]
 
 
-def test_standby_is_refused(shop: Database, make_capture: MakeCapture) -> None:
-    """W06: on a standby marks cannot be written, and its snapshots hide running transactions."""
+def test_standby_without_a_publication_is_refused(shop: Database, make_capture: MakeCapture) -> None:
+    """Nothing can be created there: the statement for the primary is named."""
     shop.server.stop()
     signal = shop.server.data / "standby.signal"
     signal.touch()
@@ -50,7 +50,7 @@ def test_standby_is_refused(shop: Database, make_capture: MakeCapture) -> None:
     with pytest.raises(ConfigurationError, match="is a standby"):
         make_capture(shop).prepare()
     found = troubles(list(make_capture(shop).source.doctor()))
-    assert "set source.url to the primary" in found["server"]
+    assert "on the primary: run CREATE PUBLICATION" in found["publication cdcflow"]
 
 
 def test_server_without_room_for_a_slot_is_reported(shop: Database, make_capture: MakeCapture) -> None:

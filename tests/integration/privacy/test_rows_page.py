@@ -54,11 +54,11 @@ def test_changed_condition_reads_the_table_again_and_rows_that_no_longer_fit_dis
     database.execute("CREATE TABLE t (id int PRIMARY KEY, n text); INSERT INTO t VALUES (1, '1'), (2, '2'), (3, '3')")
     file = tmp_path / "cdcflow.yaml"
 
-    def rows(**rules: object) -> list[dict[str, object]]:
+    def rows(*names: str, **rules: object) -> list[dict[str, object]]:
         source = {"kind": "postgres", "url": database.url, "tables": ["public.t"]}
         settings = {"source": source, "log": {"path": str(tmp_path / "log")}, "tables": {"public.t": rules}}
         file.write_text(yaml.safe_dump(settings))
-        wiring.capture(load(file), backfill=(), once=True).run()
+        wiring.capture(load(file), backfill=names, once=True).run()
         found = fold_log(wiring.log_reader(load(file)))
         return sorted((dict(row.values) for row in found[TableId("public", "t")].values()), key=repr)
 
@@ -76,5 +76,5 @@ def test_changed_condition_reads_the_table_again_and_rows_that_no_longer_fit_dis
     assert "CASE WHEN" in reason
     assert "c4n4ry" not in reason
     given["computed"] = {"m": "CASE WHEN n <> 'c4n4ry' THEN CAST(n AS integer) + 1 END"}
-    assert rows(**given) == [{"id": 1, "n": "1", "m": 2}, {"id": 2, "n": "c4n4ry", "m": None}]
+    assert rows("public.t", **given) == [{"id": 1, "n": "1", "m": 2}, {"id": 2, "n": "c4n4ry", "m": None}]
     database.drop()

@@ -445,7 +445,10 @@ def test_what_other_machines_reach_needs_a_token(tmp_path: Path) -> None:
     [
         ("[{name: a, token: s3cr3t}]", "service.tokens[0].token must be a reference"),
         ("[{name: a, token: }]", "service.tokens[0].token must be a reference"),
-        ("[{name: a, role: admin, token: '${env:A}'}]", "service.tokens[0].role must be 'read', 'consume' or 'operate'"),
+        (
+            "[{name: a, role: admin, token: '${env:A}'}]",
+            "service.tokens[0].role must be 'read', 'consume' or 'operate'",
+        ),
         ("[{name: a, token: '${env:A}'}, {name: a, token: '${env:B}'}]", "two tokens with the same name"),
     ],
 )

@@ -221,7 +221,7 @@ class Server:
             if self.refuses is not None:
                 raise self.refuses()
             return None
-        (word,) = (w for w in self._answers if w in sql)
+        word = min((w for w in self._answers if w in sql), key=sql.index)  # what the statement reads first
         self.asked.append((word, tuple(parameters)))
         return Answer(self._answers[word])
 
