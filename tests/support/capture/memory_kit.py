@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -48,7 +49,13 @@ class MemoryKit:
         transaction.commit()
 
     def execute_unlogged(self, *statements: str) -> None:
-        with mock.patch.object(self.database, "append"):
+        own, append = threading.get_ident(), self.database.append
+
+        def append_of_others(*given: Any, **named: Any) -> Any:
+            """A mark that a chunk writes in the meantime is logged."""
+            return append(*given, **named) if threading.get_ident() != own else mock.DEFAULT
+
+        with mock.patch.object(self.database, "append", side_effect=append_of_others):
             self.execute(*statements)
 
     def rows(self, name: str) -> Sequence[Mapping[str, Any]]:
