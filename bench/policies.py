@@ -5,7 +5,7 @@ The figure is the CPU time of a capture per row, less that of the capture withou
 share of the latter (the median of the rounds). It includes what follows from a policy: a hash has 64 characters that
 no codec compresses, where the value may have had ten.
 
-With `--tree OLDER`, each case is measured in that checkout, too (see `bench.beside`).
+`--tree OLDER` also measures each case in that checkout (see `bench.beside`).
 """
 
 from __future__ import annotations

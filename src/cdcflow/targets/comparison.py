@@ -178,7 +178,7 @@ class ColumnInType:
         column = rows.column(field.name)
         try:
             return cls(column.cast(field.type))
-        except pa.ArrowNotImplementedError:
+        except pa.ArrowNotImplementedError:  # Arrow has no cast between these types
             return None
         except pa.ArrowInvalid:
             fits = _which_fit(column, field.type)

@@ -52,7 +52,7 @@ class Shop:
         self.warehouse = warehouse
         self._merge = merge
         given = {
-            "source": {"kind": "postgres", "url": "postgresql://nobody@127.0.0.1:1/none", "tables": ["public.*"]},
+            "source": {"kind": "postgres", "url": "postgresql://reader@127.0.0.1:1/none", "tables": ["public.*"]},
             "log": {"path": str(log.root)},
             "merge": {"warehouse": str(warehouse), "format": format_name, "engine": "local"},
         }

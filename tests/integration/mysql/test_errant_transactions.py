@@ -105,7 +105,7 @@ def test_other_writes_to_a_replica_do_not_matter(
     """Accounts, statistics and tables that are not captured; and everything after the change log's last transaction."""
     capture = begun(shop, make_capture)
     there = written_to_the_replica(
-        replica, own_mysql, "CREATE USER somebody", "ANALYZE TABLE t", "UPDATE u SET v = -1", "CREATE DATABASE other"
+        replica, own_mysql, "CREATE USER visitor", "ANALYZE TABLE t", "UPDATE u SET v = -1", "CREATE DATABASE other"
     )
     shop.execute("UPDATE t SET v = 5 WHERE id = 1", "INSERT INTO t VALUES (2, 0)")
     assert [row["v"] for row in seen(capture)] == [5, 0]

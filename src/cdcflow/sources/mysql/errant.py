@@ -23,6 +23,7 @@ last transactions of the change log are compared with those that have their GTID
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -197,7 +198,7 @@ def _scan(
 # ── what is in them ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-class Scan:
+class Scan(ABC):
     """Takes events as a decoder does, and finds errant transactions among them.
 
     `reached` is the place up to which they were taken. `errant`: GTIDs, each with a captured table that it may have
@@ -219,7 +220,7 @@ class Scan:
         self._file, self.reached = file, coordinate(file, pos)
         return []
 
-    def file_began(self, seconds: int) -> None:
+    def file_began(self, seconds: int) -> None:  # noqa: B027  part of the port; a scan has no use for it
         """Not needed."""
 
     def decode(self, events: Events) -> list[StreamEvent]:
@@ -269,19 +270,19 @@ class Scan:
                 self.errant.append(((source, number), table))
                 del self._changed[source, table]
 
+    @abstractmethod
     def _candidates(self, gtids: Gtids) -> Bools:
         """Which of these the change log may lack."""
-        raise NotImplementedError
 
     def _is_before_the_end(self, gtid: Gtid) -> bool:
         """Whether a transaction of the change log may follow."""
         return True
 
+    @abstractmethod
     def _judge(self, gtid: Gtid, *, is_candidate: bool) -> None:
         """A transaction follows the candidates so far."""
-        raise NotImplementedError
 
-    def _pass(self, gtids: Gtids) -> None:
+    def _pass(self, gtids: Gtids) -> None:  # noqa: B027  MySQL's scan remembers nothing of them
         """There are no candidates among these, nor before them."""
 
 

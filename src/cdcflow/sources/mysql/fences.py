@@ -20,14 +20,13 @@ chunk only if both give it the same position; otherwise the chunk is read again.
 from __future__ import annotations
 
 import contextlib
-import threading
-import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from cdcflow.model.change import Int64s, Uint64s
+from cdcflow.sources.engine.fences_in_use import FencesInUse
 from cdcflow.sources.mysql.gtids import Gtids, MysqlGtids
 from cdcflow.sources.mysql.position import Coordinate
 
@@ -91,19 +90,16 @@ class GtidVisibility:
         return NONE_HIDDEN
 
 
-class DeliveredGtids:
+class DeliveredGtids(FencesInUse[GtidVisibility]):
     """The GTID of each delivered transaction, by its coordinate, while a fence may still need it. Thread-safe.
 
-    The stream writes, chunks read. Every later set of executed transactions contains the earlier ones, so transactions
-    that all fences in use can see are forgotten. An exception is while a `look` is in progress whose set is read and
-    whose fence does not exist yet: that set may be older than all fences.
+    Every later set of executed transactions contains the earlier ones, so transactions that all fences in use can see
+    are forgotten.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        super().__init__()
         self._parts: list[tuple[Uint64s, Gtids]] = []
-        self._fences: list[weakref.ref[GtidVisibility]] = []
-        self._looks = 0
 
     def __len__(self) -> int:
         return sum(len(c) for c, _ in self._parts)
@@ -113,25 +109,10 @@ class DeliveredGtids:
         with self._lock:
             self._parts.append((coordinates, gtids))
 
-    @contextlib.contextmanager
-    def look(self) -> Iterator[None]:
-        """Surrounds reading a set of executed transactions and creating its fence."""
-        with self._lock:
-            self._looks += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._looks -= 1
-                if not self._looks:
-                    self._forget()
-
     def fence(self, executed: MysqlGtids) -> GtidVisibility:
         """A fence for a snapshot that was taken after this set was read, within a `look`."""
-        made = GtidVisibility(executed, self)
         with self._lock:
-            self._fences.append(weakref.ref(made))
-        return made
+            return self._use(GtidVisibility(executed, self))
 
     def outside(self, executed: MysqlGtids, xids: Uint64s) -> Uint64s:
         """Those of these transactions that are not in the set. A transaction that is not remembered is in it: it was
@@ -143,13 +124,7 @@ class DeliveredGtids:
             return xids[:0]
         return xids[np.isin(xids, np.concatenate(lacking))]
 
-    def _forget(self) -> None:
-        # The order in which `look` blocks end differs from that of reading their sets, so the oldest fence may not be
-        # first.
-        fences = [fence for reference in self._fences if (fence := reference()) is not None]
-        self._fences = [weakref.ref(fence) for fence in fences]
-        if not fences:
-            return
+    def _forget(self, fences: Sequence[GtidVisibility]) -> None:
         kept = []
         for coordinates, gtids in self._parts:
             lacking = np.logical_or.reduce([are_outside(fence.executed_gtids, gtids) for fence in fences])

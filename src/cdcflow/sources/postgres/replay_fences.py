@@ -21,15 +21,13 @@ The stream's ids have no place in the log. `DeliveredCommits` remembers it for a
 
 from __future__ import annotations
 
-import contextlib
-import threading
-import weakref
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import numpy as np
 
 from cdcflow.errors import SourceUnavailable
 from cdcflow.model.change import Int64s, Uint64s
+from cdcflow.sources.engine.fences_in_use import FencesInUse
 from cdcflow.sources.postgres.lsn import Lsn
 
 NONE_HIDDEN = np.empty(0, np.uint64)
@@ -58,20 +56,16 @@ class ReplayVisibility:
         return NONE_HIDDEN
 
 
-class DeliveredCommits:
+class DeliveredCommits(FencesInUse[ReplayVisibility]):
     """Where the commit record of each delivered transaction begins, while a fence may need it. Thread-safe.
 
-    The stream adds, chunks ask. `position`: where the stream began; what ends before it is not remembered. Commits that
-    all fences in use see are forgotten after a `look`, except while another `look` is in progress, whose
-    bound is known and whose fence does not exist yet.
+    `position`: where the stream began; what ends before it is not remembered.
     """
 
     def __init__(self, position: Lsn) -> None:
-        self._lock = threading.Lock()
+        super().__init__()
         self._forgotten = position.value
         self._parts: list[tuple[Uint64s, Int64s]] = []
-        self._fences: list[weakref.ref[ReplayVisibility]] = []
-        self._looks = 0
 
     def __len__(self) -> int:
         return sum(len(xids) for xids, _ in self._parts)
@@ -82,19 +76,6 @@ class DeliveredCommits:
             with self._lock:
                 self._parts.append((xids, begins))
 
-    @contextlib.contextmanager
-    def look(self) -> Iterator[None]:
-        """Surrounds reading a bound and making its fence."""
-        with self._lock:
-            self._looks += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._looks -= 1
-                if not self._looks:
-                    self._forget()
-
     def fence(self, bound: Lsn) -> ReplayVisibility:
         """A fence at a bound that was read within a `look`.
 
@@ -104,9 +85,7 @@ class DeliveredCommits:
         with self._lock:
             if bound.value < self._forgotten:
                 raise not_replayed(bound, Lsn(self._forgotten))
-            made = ReplayVisibility(bound, self)
-            self._fences.append(weakref.ref(made))
-        return made
+            return self._use(ReplayVisibility(bound, self))
 
     def since(self, bound: Lsn, xids: Uint64s) -> Uint64s:
         """Those of these transactions whose commit begins at this bound or later."""
@@ -119,11 +98,7 @@ class DeliveredCommits:
                     break
         return xids[np.isin(xids, np.concatenate(late))] if late else xids[:0]
 
-    def _forget(self) -> None:
-        fences = [fence for reference in self._fences if (fence := reference()) is not None]
-        self._fences = [weakref.ref(fence) for fence in fences]
-        if not fences:
-            return
+    def _forget(self, fences: Sequence[ReplayVisibility]) -> None:
         bound = min(fence.bound for fence in fences).value
         while self._parts and self._parts[0][1][-1] < bound:
             self._forgotten = max(self._forgotten, int(self._parts.pop(0)[1][-1]) + 1)
