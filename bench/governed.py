@@ -8,6 +8,7 @@ beginning until the table is read; for a governed backfill that includes what it
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 import time
@@ -101,6 +102,7 @@ class _Bench:
     def _part(self, part: str, rate: float) -> Part:
         """One part, on a fresh log in which all other tables are read already."""
         forget(self._server)
+        os.sync()  # or the operating system writes what earlier parts left, and commits wait for that
         log, others = self._folder / "log", [*CAPTURED, f"!public.{NARROW.name}"]
         limits = {"limits": {"commit_latency_ratio": RATIO}} if part == "governed" else {}
         with fresh_log(None, log):

@@ -264,6 +264,7 @@ class Attempt:
         Ends at a cut. Raises whatever ends the attempt early; what is durable stays, and the rest counts as never read.
         """
         self._on_event("capture started", {"epoch": self._epoch, "tables": len(self.tables)})
+        self._keep_pace()  # before anything is handled: the first input may open a window
         self._begin()
         while not stopping() and not self.capture_paused and not self._is_served():
             self._turn()

@@ -100,7 +100,10 @@ class Capture:
         self._late = late or LateTraces()
         self._newest_checkpoint = newest_checkpoint
         self._limits = limits
-        self._settings = SettingsInUse(CaptureSettings(open_source, open_log, limits, pace, releases=releases))
+        first = CaptureSettings(open_source, open_log, limits, pace, releases=releases)
+        if governor is not None:
+            first = replace(first, reading=governor.limits, open_probe=governor.open_probe)
+        self._settings = SettingsInUse(first)
         self._orders = orders
         self._on_event = on_event
         self._commands = Commands()

@@ -100,6 +100,16 @@ class Governor:
             self._start_if_due()
         self._woken.set()
 
+    @property
+    def limits(self) -> ReadingLimits:
+        """Those in use."""
+        return self._limits
+
+    @property
+    def open_probe(self) -> OpenProbe | None:
+        """What opens the probe in use."""
+        return self._open_probe
+
     # ── the reader ──────────────────────────────────────────────────────────────────────────────────────────────
 
     @property

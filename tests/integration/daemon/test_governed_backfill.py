@@ -22,6 +22,7 @@ def test_limits_hold_a_backfill_until_it_resumes_by_itself(
     """A source that is busy must not be read, no operator has to watch it, and a budget outlives the process."""
     database = wheel_server.create_database("governed")
     database.execute("CREATE TABLE small (id int PRIMARY KEY); INSERT INTO small VALUES (1)")
+    database.execute("CREATE TABLE locked (id int)")
     database.execute("CREATE TABLE big (id int PRIMARY KEY, pad text)")
     database.execute(f"INSERT INTO big SELECT i, repeat('x', 500) FROM generate_series(1, {ROWS}) i")
     monkeypatch.chdir(tmp_path)
@@ -29,8 +30,8 @@ def test_limits_hold_a_backfill_until_it_resumes_by_itself(
     @contextlib.contextmanager
     def waiting() -> Iterator[None]:
         with database.connect() as holder:
-            holder.execute("BEGIN; LOCK TABLE small")
-            waiter = threading.Thread(target=database.execute, args=("DELETE FROM small WHERE id = 7",))
+            holder.execute("BEGIN; LOCK TABLE locked")
+            waiter = threading.Thread(target=database.execute, args=("DELETE FROM locked",))
             waiter.start()
             waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
             wait_until(lambda: database.execute(waits) == [(1,)], "a session to wait")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,13 @@ from tests.support.capture.small_source import ITEMS, ORDERS, Small
 from cdcflow.capture import attempt as attempts
 from cdcflow.capture.attempt import LoopIntervals, Orders
 from cdcflow.capture.capture import Capture
+from cdcflow.capture.governor import Governor
 from cdcflow.capture.interleave.limits import Limits
 from cdcflow.capture.interleave.machine import Interleave
 from cdcflow.capture.settings import CaptureSettings
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, SourceUnavailable
+from cdcflow.log.maintenance.day_ledger import FileLedger
+from cdcflow.model.source_load import LoadLimits, ReadingLimits
 from cdcflow.sinks.memory import Memory, MemoryLog
 
 
@@ -33,13 +37,17 @@ class Stage:
         self.opened: list[str] = []
         self.told: list[tuple[str, dict[str, object]]] = []
         self.old = self.settings("first")
-        self.capture = Capture(
+        self.capture = self.governed(None)
+
+    def governed(self, governor: Governor | None) -> Capture:
+        return Capture(
             open_source=self.old.open_source,
             open_log=self.old.open_log,
             limits=self.old.limits,
             orders=Orders(),
             pace=self.old.pace,
             on_event=lambda event, fields: self.told.append((event, dict(fields))),
+            governor=governor,
         )
 
     def settings(self, which: str) -> CaptureSettings:
@@ -202,3 +210,23 @@ def test_stop_counts_more_than_other_settings() -> None:
     first.on_poll = once(both)
     stage.capture.run()
     assert stage.opened == ["first"]
+
+
+def test_limits_on_reading_hold_from_the_first_attempt_on(tmp_path: Path) -> None:
+    """Not only once other settings came: a daemon that starts beside a busy source must not read it."""
+    stage = Stage(Small(ORDERS), Small(ORDERS))
+    source = stage.first
+    governor = Governor(ReadingLimits(LoadLimits(replica_lag=10.0)), None, FileLedger(tmp_path), lambda *_: None)
+    states: list[str] = []
+
+    def note() -> None:
+        states.append(stage.capture.status()["tables"].get("public.orders", {}).get("state", "new"))
+        if len(states) == 20:
+            stage.capture.stop()
+
+    source.on_poll = note
+    stage.capture = stage.governed(governor)
+    stage.capture.run()
+    assert governor.limits.load.replica_lag == 10.0
+    assert "done" not in states, "a table was read although the lag is unknown"
+    assert not [event for event in stage.events() if event.endswith("chunk read")], "nor was a first chunk"
