@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.support.daemon.running_shop import DaemonFolder
+from tests.support.polling import PATIENCE_S
 
 CHUNK = {"chunk_rows_max": 100}
 ROWS = 3_000
@@ -96,4 +99,25 @@ def limits_hold_and_resume(governed: Governed) -> None:
     governed.read_again()
     governed.until("held", "commit_latency_ratio")  # until enough commits were measured
     governed.until_done(4)
+    comparison_waits(governed)
     here.end()
+
+
+def comparison_waits(governed: Governed) -> None:
+    """A comparison is a reading, too: outside of the hours it waits, unless an operator wants it now."""
+    governed.use(hours=closed_hours(datetime.now(UTC)))
+    command = [sys.executable, "-m", "cdcflow.cli", "verify", governed.big]
+    held = subprocess.Popen(
+        command, cwd=governed.here.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert held.stdout is not None
+    try:
+        said = next(line for line in held.stdout if "reading held" in line)
+        assert "outside of source.backfill.hours" in said
+    finally:
+        held.kill()
+        held.communicate()
+    done = subprocess.run(
+        [*command, "--now"], cwd=governed.here.folder, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
