@@ -20,7 +20,7 @@ from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import TableId
 from cdcflow.spark.live import SparkReader
 from cdcflow.spark.runtime.verbatim import as_written
-from cdcflow.spark.sql import name_view
+from cdcflow.spark.runtime.views import name_view
 from cdcflow.tables.merge.policy import DEFAULTS, Policies
 from cdcflow.tables.merge.target import Target
 from cdcflow.tables.paths import Warehouse

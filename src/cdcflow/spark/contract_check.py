@@ -17,14 +17,15 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
 from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import OFFSET, TableId
-from cdcflow.spark.matched_rows import BROADCAST_ROWS_MAX, Views
+from cdcflow.spark.matched_rows import BROADCAST_ROWS_MAX
 from cdcflow.spark.runtime.verbatim import as_written
+from cdcflow.spark.runtime.views import Views
 from cdcflow.tables.merge import checked_rows
 from cdcflow.tables.merge.contract import (
     REASON,
@@ -36,12 +37,11 @@ from cdcflow.tables.merge.contract import (
 )
 from cdcflow.tables.merge.modes import ModeRules
 from cdcflow.tables.merge.statement import TARGET_PROPERTY, Folding
-from cdcflow.tables.port import HandOver
+from cdcflow.tables.port import HandOver, TableSnapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from cdcflow.spark.sql import StatementTable
     from cdcflow.tables.local.contract_rules import BrokenCounts, ContractRules
 
 PORTION_ROWS = 65_536
@@ -60,6 +60,18 @@ _COUNTS_SCHEMA = pa.schema(
 _LACKING = re.compile(r"No module named '([\w.]+)'")
 
 
+class QuarantineTable(Protocol):
+    """What writes rows to the table for those that break a promise."""
+
+    def close(self) -> None: ...
+    def drop_torn(self, published: int | None = None) -> None: ...
+    def snapshot(self) -> TableSnapshot | None: ...
+    def add_unknown(self, rows: DataFrame, columns: str, known: str, metadata: Mapping[str, Any]) -> int:
+        """See `spark.sql.StatementTable.add_unknown`."""
+
+    def sync(self, published: int | None) -> None: ...
+
+
 class SparkContractCheck:
     """The check of one table in one merge. `quarantine` opens the table for rows that break a promise."""
 
@@ -69,7 +81,7 @@ class SparkContractCheck:
         table: TableId,
         contract: Contract,
         mode: ModeRules,
-        quarantine: Callable[[], StatementTable],
+        quarantine: Callable[[], QuarantineTable],
         result: ContractResult,
         metadata: Mapping[str, Any],
     ) -> None:

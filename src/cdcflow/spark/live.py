@@ -22,7 +22,8 @@ from cdcflow.spark.runtime.connect import refuse_connect
 from cdcflow.spark.runtime.failures import of_spark
 from cdcflow.spark.runtime.masters import runs_here
 from cdcflow.spark.runtime.verbatim import as_written
-from cdcflow.spark.sql import SparkSql, StatementTable, name_view
+from cdcflow.spark.runtime.views import name_view
+from cdcflow.spark.sql import SparkSql, StatementTable
 from cdcflow.tables.formats import format_for, rules_of
 from cdcflow.tables.job import live
 from cdcflow.tables.job.live import Live

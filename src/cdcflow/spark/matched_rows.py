@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING
 
-from cdcflow.spark.sql import name_view
+from cdcflow.spark.runtime.views import Views
 from cdcflow.tables.merge import removed_and_added
 from cdcflow.tables.merge.statement import Folding
 
@@ -19,31 +18,6 @@ BROADCAST_ROWS_MAX = 1_000_000
 
 class NewerRows(Exception):
     """The table has rows that are newer than changes of the range; nothing was committed."""
-
-
-class Views:
-    """Temporary views of a session, and rows that are kept while they are needed."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-        self._names: list[str] = []
-        self._kept: list[DataFrame] = []
-
-    def of(self, frame: DataFrame, what: str, *, keep: bool = False) -> str:
-        """Create a view. `keep`: its rows are computed once, when they are first needed."""
-        if keep:
-            self._kept.append(frame.persist())
-        self._names.append(name_view(frame, what))
-        return self._names[-1]
-
-    def __enter__(self) -> Views:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for frame in self._kept:
-            frame.unpersist()
-        for name in self._names:
-            self._spark.catalog.dropTempView(name)
 
 
 def going(

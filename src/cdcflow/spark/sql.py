@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
@@ -14,6 +13,7 @@ from cdcflow.model.file_layout import FileLayout
 from cdcflow.model.sqltypes import DECIMAL_TEXT, DECIMAL_TEXTS, name_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET, Table, TableId
 from cdcflow.spark.runtime.verbatim import all_as_written, as_written, literal_path, read_parquet
+from cdcflow.spark.runtime.views import name_view, new_name
 from cdcflow.tables.merge import statement
 from cdcflow.tables.merge.acts import Act
 from cdcflow.tables.merge.contract import Contract, ContractResult
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from cdcflow.spark.contract_check import SparkContractCheck
-
-_numbers = itertools.count(1)
 
 
 class SparkSql:
@@ -175,7 +173,7 @@ class StatementTable(CurrentTable):
         many. The table is created with `columns` (DDL) if it does not exist. The rows may be another session's."""
         if self.snapshot() is None:
             self.commit(statement.create_table(self.sql, self._rules, columns, {}, self.location), metadata)
-        name = f"cdcflow_rows_{next(_numbers)}"
+        name = new_name("rows")
         rows.createGlobalTempView(name)
         try:
             new = f"global_temp.{name} n LEFT ANTI JOIN {self.sql} t ON n.{known} = t.{known}"
@@ -222,13 +220,6 @@ class StatementTable(CurrentTable):
             self.forget()
         finally:
             self.on_close()
-
-
-def name_view(frame: DataFrame, what: str) -> str:
-    """Create a temporary view of rows and return its name."""
-    name = f"cdcflow_{what}_{next(_numbers)}"
-    frame.createOrReplaceTempView(name)
-    return name
 
 
 def register_decimal_text(spark: SparkSession) -> None:

@@ -220,7 +220,8 @@ def test_limits_on_reading_hold_from_the_first_attempt_on(tmp_path: Path) -> Non
     states: list[str] = []
 
     def note() -> None:
-        states.append(stage.capture.status()["tables"].get("public.orders", {}).get("state", "new"))
+        tables: Any = stage.capture.status()["tables"]
+        states.append(tables.get("public.orders", {}).get("state", "new"))
         if len(states) == 20:
             stage.capture.stop()
 

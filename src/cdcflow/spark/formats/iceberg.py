@@ -20,9 +20,10 @@ from cdcflow.model.table import OFFSET
 from cdcflow.spark.formats import iceberg_branch
 from cdcflow.spark.formats.iceberg_branch import BranchMoved, open_branch
 from cdcflow.spark.formats.iceberg_jvm import IcebergJvm, iceberg_jvm
-from cdcflow.spark.matched_rows import NewerRows, Views
+from cdcflow.spark.matched_rows import NewerRows
 from cdcflow.spark.runtime.failures import first_line
 from cdcflow.spark.runtime.verbatim import as_written
+from cdcflow.spark.runtime.views import Views
 from cdcflow.spark.sql import StatementTable
 from cdcflow.tables.durable import sync_table, torn_error
 from cdcflow.tables.formats import iceberg

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import OFFSET
 from cdcflow.spark import matched_rows
-from cdcflow.spark.matched_rows import BROADCAST_ROWS_MAX, NewerRows, Views
+from cdcflow.spark.matched_rows import BROADCAST_ROWS_MAX, NewerRows
+from cdcflow.spark.runtime.views import Views
 from cdcflow.tables.merge import removed_and_added
 from cdcflow.tables.merge.removed_and_added import FILE, ROW
 from cdcflow.tables.merge.statement import Bounds, Folding, is_integer

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 from cdcflow.model.file_layout import SortColumn
 from cdcflow.model.sqltypes import name_sql
 from cdcflow.spark import matched_rows
-from cdcflow.spark.matched_rows import BROADCAST_ROWS_MAX, Views
+from cdcflow.spark.matched_rows import BROADCAST_ROWS_MAX
 from cdcflow.spark.private_delta.classes import delta_jvm, is_fast
 from cdcflow.spark.private_delta.files import MADE_BYTES, files_to_rewrite
 from cdcflow.spark.runtime.verbatim import as_written
+from cdcflow.spark.runtime.views import Views
 from cdcflow.tables.merge import removed_and_added
 from cdcflow.tables.merge.removed_and_added import FILE, ROW
 from cdcflow.tables.merge.statement import Folding
