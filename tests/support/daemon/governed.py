@@ -104,7 +104,7 @@ def limits_hold_and_resume(governed: Governed) -> None:
 
 
 def comparison_waits(governed: Governed) -> None:
-    """A comparison is a reading, too: outside of the hours it waits, unless an operator wants it now."""
+    """A comparison is a reading, too: outside of the hours it waits, except with `--now`."""
     governed.use(hours=closed_hours(datetime.now(UTC)))
     command = [sys.executable, "-m", "cdcflow.cli", "verify", governed.big]
     held = subprocess.Popen(

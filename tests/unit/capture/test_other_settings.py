@@ -212,8 +212,8 @@ def test_stop_counts_more_than_other_settings() -> None:
     assert stage.opened == ["first"]
 
 
-def test_limits_on_reading_hold_from_the_first_attempt_on(tmp_path: Path) -> None:
-    """Not only once other settings came: a daemon that starts beside a busy source must not read it."""
+def test_limits_on_reading_apply_to_the_first_attempt(tmp_path: Path) -> None:
+    """Not only once other settings came: a daemon must not read a busy source after its start."""
     stage = Stage(Small(ORDERS), Small(ORDERS))
     source = stage.first
     governor = Governor(ReadingLimits(LoadLimits(replica_lag=10.0)), None, FileLedger(tmp_path), lambda *_: None)
