@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from cdcflow.errors import HistoryLost, SinkUnavailable
+from cdcflow.model.html_tables import html_table
 from cdcflow.model.routes import Routes
 from cdcflow.model.table import TableId
 from cdcflow.tables.paths import table_at, table_path
@@ -221,6 +222,13 @@ class Cut:
             }
             tables[name] = CutTable.with_members(newest, members)
         return replace(self, tables=tables, left_out=left_out)
+
+    def _repr_html_(self) -> str:
+        """Return a row for each table as HTML, for notebooks."""
+        rows = [(name, t.version, t.complete, t.state, None) for name, t in sorted(self.tables.items())]
+        rows += [(name, None, None, None, why) for name, why in sorted(self.left_out.items())]
+        columns = ["table", "version", "complete", "state", "left out because"]
+        return html_table(columns, rows, [f"cut {self.cut}, position {self.position or 'none'}"])
 
     def to_json(self) -> dict[str, Any]:
         """Return values that survive a round trip through JSON."""

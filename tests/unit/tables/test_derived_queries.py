@@ -48,6 +48,7 @@ REFUSED: Mapping[str, str] = {
     "WITH RECURSIVE r AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM r) SELECT i FROM r": "recursive_cte_node",
     "FROM 'orders.csv'": "neither captured nor derived",
     "SELECT id FROM items": "neither captured nor derived",
+    "SELECT id FROM ordres": "did you mean",
     "SELECT id FROM twice": "may be any of",
     "SELECT": "not one SELECT",
     "": "0 statements",

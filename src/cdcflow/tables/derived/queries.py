@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cdcflow.model.suggestions import did_you_mean
 from cdcflow.tables.sql.functions import AGGREGATES, CLOCKS, ORDERED_AGGREGATES, SCALARS, WINDOWS
 from cdcflow.tables.sql.trees import (
     ROW_EXPRESSIONS,
@@ -78,7 +79,8 @@ def resolve_table(schema: str, name: str, known: Mapping[str, tuple[str, str]]) 
             return found[0]
         if found:
             raise SqlRefused(f"its table {written} may be any of {', '.join(sorted(found))}: write schema.name")
-    raise SqlRefused(f"its table {written} is neither captured nor derived")
+    why = f"its table {written} is neither captured nor derived"
+    raise SqlRefused(f"{why}; {did_you_mean(written, known)}".rstrip("; "))
 
 
 def _common_tables(node: Node) -> list[Node]:

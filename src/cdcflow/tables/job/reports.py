@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from cdcflow.model.html_tables import html_table
 from cdcflow.tables.cut import Cut, LogPart
 
 
@@ -65,6 +66,11 @@ class MergeReport:
     tables: tuple[TableMergeReport, ...]
     latest: Cut | None = None
 
+    def _repr_html_(self) -> str:
+        """Return a row for each table as HTML, for notebooks."""
+        done = "published" if self.published else "published before"
+        return _merged_tables(self.tables, f"cut {self.cut}, {done}, {self.seconds:.1f} s")
+
 
 @dataclass(frozen=True, slots=True)
 class SeveralReport:
@@ -81,6 +87,17 @@ class SeveralReport:
     held_back_by: str
     logs: Mapping[str, LogPart]
     without: tuple[str, ...] = ()
+
+    def _repr_html_(self) -> str:
+        """Return a row for each table as HTML, for notebooks."""
+        done = "published" if self.published else "published before"
+        notes = [f"cut {self.cut}, {done}, {self.seconds:.1f} s", f"held back by {self.held_back_by}"]
+        return _merged_tables(self.tables, *notes, *[f"without {name}" for name in self.without])
+
+
+def _merged_tables(tables: Sequence[TableMergeReport], *notes: str) -> str:
+    rows = [(t.name, t.changes, t.version, t.state or None, t.left_out) for t in tables]
+    return html_table(["table", "changes", "version", "state", "left out because"], rows, notes)
 
 
 def both(before: TableMergeReport | None, after: TableMergeReport) -> TableMergeReport:

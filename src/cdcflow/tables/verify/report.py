@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from cdcflow.model.html_tables import html_table
+
 Against = Literal["log", "tables"]
 
 Verdict = Literal["equal", "equal but for", "different", "unsettled", "not compared"]
@@ -100,3 +102,10 @@ class Report:
     def is_clean(self) -> bool:
         """Whether every table was compared and is equal."""
         return all(table.verdict == "equal" for table in self.tables)
+
+    def _repr_html_(self) -> str:
+        """Return a row for each comparison as HTML, for notebooks. It has no values of rows."""
+        rows = [(t.table, t.against, t.verdict, t.rows, t.different or None, t.reason or None) for t in self.tables]
+        columns = ["table", "compared with", "verdict", "rows", "different keys", "reason"]
+        verdict = "all are equal" if self.is_clean else "not all are equal"
+        return html_table(columns, rows, [f"{verdict}, {self.seconds:.1f} s"])
