@@ -15,5 +15,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     wanted = name.casefold()
     alike = [one for one in names if one.casefold() == wanted or one.casefold().rpartition(".")[2] == wanted]
     by_case = {one.casefold(): one for one in names}
+    if "." not in wanted:
+        by_case = {**{key.rpartition(".")[2]: one for key, one in by_case.items()}, **by_case}
     found = alike or [by_case[one] for one in difflib.get_close_matches(wanted, by_case, n=1, cutoff=0.75)]
     return f"did you mean {' or '.join(found[:3])}? " if found else ""

@@ -225,10 +225,10 @@ class Cut:
 
     def _repr_html_(self) -> str:
         """Return a row for each table as HTML, for notebooks."""
-        rows = [(name, t.version, t.complete, t.state, None) for name, t in sorted(self.tables.items())]
-        rows += [(name, None, None, None, why) for name, why in sorted(self.left_out.items())]
+        shown = [(name, t.version, t.complete, t.state, None) for name, t in sorted(self.tables.items())]
+        left_out = [(name, None, None, None, why) for name, why in sorted(self.left_out.items())]
         columns = ["table", "version", "complete", "state", "left out because"]
-        return html_table(columns, rows, [f"cut {self.cut}, position {self.position or 'none'}"])
+        return html_table(columns, [*shown, *left_out], [f"cut {self.cut}, position {self.position or 'none'}"])
 
     def to_json(self) -> dict[str, Any]:
         """Return values that survive a round trip through JSON."""

@@ -22,7 +22,7 @@ class Shown(Protocol):
 
 def cells(shown: Shown) -> list[list[str]]:
     """The texts of all rows, the head first. Anything that is not well-formed is an error."""
-    found = ElementTree.fromstring(f"<div>{shown._repr_html_()}</div>")  # noqa: S314  ours
+    found = ElementTree.fromstring(f"<div>{shown._repr_html_()}</div>")  # noqa: S314  the text of this program
     assert not found.findall(".//script")
     return [[cell.text or "" for cell in row] for row in found.iter("tr")]
 
