@@ -11,6 +11,7 @@ import typer
 
 from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
+from cdcflow.cli.status import reading_text
 from cdcflow.config import Config, load
 from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.daemon.lean import lean
@@ -101,6 +102,7 @@ def _wait_until_settled(settings: Config, ordered: Sequence[str], before: Tables
             ]
             settled = all(newer) and all(fields.get("state") in SETTLED for fields in now.values())
             progress.show(now, last=settled)
+            progress.explain(status.get("reading") or {})
             if settled:
                 return now
             time.sleep(LOOK_EVERY_S)
@@ -152,6 +154,7 @@ class BackfillProgress:
         self._ids: dict[str, Any] = {}  # Any: rich's TaskID is opaque
         self._said: dict[str, str] = {}
         self._said_at = -LINE_EVERY_S
+        self._explained: object = None
 
     def __enter__(self) -> Self:
         if self._bars is not None:
@@ -169,6 +172,13 @@ class BackfillProgress:
         elif last or time.monotonic() - self._said_at >= LINE_EVERY_S:
             self._said_at = time.monotonic()
             self._say(tables)
+
+    def explain(self, reading: Mapping[str, Any]) -> None:
+        """Say why the source is read slowly or not at all, once for each reason."""
+        what = reading.get("state"), *[one["limit"] for one in reading.get("reasons", ())]
+        if reading.get("state") == "held" and what != self._explained:
+            self._explained = what
+            self._console.print(f"reading is {reading_text(reading)}; it continues by itself", markup=False)
 
     def _draw(self, bars: Progress, tables: Mapping[str, Mapping[str, Any]]) -> None:
         for name, fields in tables.items():

@@ -143,13 +143,13 @@ def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("contracts", "\n".join((found.get("broken_contracts") or {}).values())),
         ("lost", str(found.get("store_problem") or "")),
         ("source keeps", output.size(found["retained_bytes"]) if found.get("retained_bytes") is not None else ""),
-        ("reading", _reading(found.get("reading") or {})),
+        ("reading", reading_text(found.get("reading") or {})),
         ("log budget", _log_budget(found.get("log_budget") or {})),
         ("source", str(found.get("source_error") or " ".join(f"{k}={v}" for k, v in source.items()))),
     ]
 
 
-def _reading(reading: Mapping[str, Any]) -> str:
+def reading_text(reading: Mapping[str, Any]) -> str:
     """The pace at which existing rows are read, why it is not the full one, and until when."""
     if not reading:
         return ""

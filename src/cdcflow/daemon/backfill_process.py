@@ -25,6 +25,8 @@ class ReadingProgress(Protocol):
     """Shows the tables of one status after another."""
 
     def show(self, tables: Tables, *, last: bool = False) -> None: ...
+    def explain(self, reading: Mapping[str, Any]) -> None:
+        """Get the pace of reading, and the reasons."""
 
 
 def capture_tables(
@@ -51,7 +53,10 @@ def capture_tables(
     def look() -> None:
         with progress_shown() as progress:
             while not over.wait(LOOK_EVERY_S):
-                now = capture.status().get("tables")
+                status = capture.status()
+                reading, now = status.get("reading"), status.get("tables")
+                if isinstance(reading, dict):
+                    progress.explain(reading)
                 if isinstance(now, dict):
                     seen.update({n: f for n, f in now.items() if not tables or n in tables})
                     progress.show(seen)
