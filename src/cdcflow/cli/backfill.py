@@ -174,7 +174,7 @@ class BackfillProgress:
             self._say(tables)
 
     def explain(self, reading: Mapping[str, Any]) -> None:
-        """Say why the source is read slowly or not at all, once for each reason."""
+        """Print why the source is not read, once for each reason."""
         what = reading.get("state"), *[one["limit"] for one in reading.get("reasons", ())]
         if reading.get("state") == "held" and what != self._explained:
             self._explained = what

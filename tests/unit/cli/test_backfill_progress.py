@@ -17,7 +17,7 @@ HELD: dict[str, Any] = {
 
 
 def test_reason_is_printed_once_until_it_changes(capsys: pytest.CaptureFixture[str]) -> None:
-    """A command that waits for the night must not look as if it hung."""
+    """A command that waits for the night must not seem to hang."""
     waits = {"limit": "lock_waits", "text": "sessions that wait for a lock: 3", "share": 0.0}
     with BackfillProgress() as progress:
         progress.explain({})
