@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from cdcflow.config.access import ServerTls
 from cdcflow.config.base import Settings
 from cdcflow.config.collections import Collection, Serve
 from cdcflow.config.columns import ColumnRule, TableRules
+from cdcflow.config.lease import LeaseSettings
 from cdcflow.config.logs import FileLog, Kafka, KafkaLog, StoreAccess
 from cdcflow.config.notify import NotifierSettings, Notify
 from cdcflow.config.passwords import PasswordCommand
@@ -18,6 +19,9 @@ from cdcflow.config.references import is_reference
 from cdcflow.config.sources import MySQL, Postgres, SourceSettings
 from cdcflow.config.whole import Config, Merge, Service
 
+S = TypeVar("S", bound=Settings)
+
+_CERTIFICATES = ("ca", "cert", "key")
 _PATHS = (
     "ssl.ca.location",
     "ssl.certificate.location",
@@ -30,12 +34,11 @@ _PATHS = (
 def rebase(config: Config, folder: Path) -> Config:
     source = config.source
     if isinstance(source, Postgres | MySQL):
-        source = source.model_copy(update={"password": _password_below(folder, source.password)})
+        ssh = None if source.ssh is None else _files_below(source.ssh, folder, "key_file", "known_hosts")
+        source = source.model_copy(update={"password": _password_below(folder, source.password), "ssh": ssh})
     if isinstance(source, MySQL):
-        tls = source.tls.model_copy(
-            update={name: _below(folder, getattr(source.tls, name)) for name in ("ca", "cert", "key")}
-        )
         key = _below(folder, source.server_public_key)
+        tls = _files_below(source.tls, folder, *_CERTIFICATES)
         source = source.model_copy(update={"tls": tls, "server_public_key": key})
     if isinstance(source, SourceSettings) and not isinstance(source, Postgres | MySQL):
         source = _with_paths(source, folder)
@@ -99,7 +102,23 @@ def _rebased_service(service: Service, folder: Path) -> Service:
     tokens = [t.model_copy(update={"token": _reference_below(folder, t.token)}) for t in service.tokens]
     notify = tuple(_rebased_receiver(receiver, folder) for receiver in service.notify)
     return service.model_copy(
-        update={"tokens": tuple(tokens), "notify": notify, "tls": _rebased_tls(service.tls, folder)}
+        update={
+            "tokens": tuple(tokens),
+            "notify": notify,
+            "tls": _rebased_tls(service.tls, folder),
+            "lease": None if service.lease is None else _rebased_lease(service.lease, folder),
+        }
+    )
+
+
+def _rebased_lease(lease: LeaseSettings, folder: Path) -> LeaseSettings:
+    objects = lease.objects
+    return lease.model_copy(
+        update={
+            "password": _password_below(folder, lease.password),
+            "tls": _files_below(lease.tls, folder, *_CERTIFICATES),
+            "objects": None if objects is None else objects.model_copy(update=_keys(objects, folder)),
+        }
     )
 
 
@@ -123,7 +142,12 @@ def _rebased_serve(serve: Serve, folder: Path) -> Serve:
 def _rebased_tls(tls: ServerTls | None, folder: Path) -> ServerTls | None:
     if tls is None:
         return None
-    return tls.model_copy(update={"cert": _below(folder, tls.cert), "key": _below(folder, tls.key)})
+    return _files_below(tls, folder, "cert", "key")
+
+
+def _files_below(settings: S, folder: Path, *names: str) -> S:
+    """Settings whose values of these names are paths, resolved."""
+    return settings.model_copy(update={name: _below(folder, getattr(settings, name)) for name in names})
 
 
 def _keys(access: StoreAccess, folder: Path) -> dict[str, str | None]:
@@ -145,7 +169,11 @@ def _rebased_files(log: FileLog, folder: Path) -> FileLog:
         objects = objects.model_copy(update={**_keys(objects, folder), "cache": _below(folder, objects.cache)})
     if objects is not None and not log.has_directory:
         return FileLog(seal=log.seal, objects=objects)  # type: ignore[call-arg]  # the path is the store's cache
-    return log.model_copy(update={"objects": objects, "path": folder / log.path.expanduser()})
+    replicate = log.replicate
+    if replicate is not None and replicate.tls is not None:
+        replicate = replicate.model_copy(update={"tls": _files_below(replicate.tls, folder, *_CERTIFICATES)})
+    path = folder / log.path.expanduser()
+    return log.model_copy(update={"objects": objects, "path": path, "replicate": replicate})
 
 
 def _rebased_kafka(kafka: Kafka, folder: Path) -> Kafka:

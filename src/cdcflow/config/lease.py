@@ -75,6 +75,11 @@ class LeaseSettings(Settings):
             raise ValueError("has a name, which only a lease in a database needs")
         if self.password is not None and self.kind not in ("postgres", "mysql"):
             raise ValueError("has a password, which only a lease at another database server needs")
+        if self.tls != Tls() and self.kind != "mysql":
+            raise ValueError(
+                "has tls, which only a lease at a MySQL or MariaDB server needs; for PostgreSQL add"
+                " ?sslmode=verify-full to the URL"
+            )
         if self.objects is not None and self.kind != "objects":
             raise ValueError("has objects, which only a lease in an object store (s3://bucket/prefix) needs")
         return self

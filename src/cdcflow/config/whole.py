@@ -516,6 +516,8 @@ class Config(Settings):
             raise ValueError("tables has policies for a database's columns, and with serve there is no database")
         if self.serve is None:
             raise ValueError("source.kind is push, and serve is not set: leave source out, and set serve")
+        if self.service.lease is not None:
+            raise ValueError("service.lease is set, and `cdcflow serve` has no standby: remove service.lease")
         if not isinstance(self.log, FileLog) or not self.log.has_directory:
             raise ValueError("serve needs a log in a folder: set log.path")
         if not self.log.index:

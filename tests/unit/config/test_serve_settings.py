@@ -46,6 +46,7 @@ def test_paths_begin_at_the_folder_of_the_file(tmp_path: Path) -> None:
             SERVE + "log: {path: log, retention: {age: 7d, state: true}}\n",
         ),
         (SERVE + "log: {kafka: {brokers: 'k:9092', topic: t}}\n", "set log.path", SERVE + LOG),
+        (SERVE + LOG + "service: {lease: {at: file}}\n", "`cdcflow serve` has no standby", SERVE + LOG),
         (SERVE.replace("name: orders", "name: _orders") + LOG, "must be a name of a-z", SERVE + LOG),
         (
             SERVE.replace("serve:", "serve:\n  listen: 0.0.0.0:80").replace("tokens", "hosts: []  #") + LOG,
