@@ -62,6 +62,7 @@ HEALTHY_AFTER_S = 30.0
 ANSWER_WAIT_S = 5.0
 """How long the caller of a command waits for its answer."""
 PAUSED_LOOK_S = 1.0
+_NOT_ACTIVE = "this daemon is the standby"
 MAY_BE_RELEASED = ("slot-lost", "binlog-purged")
 """Sections of the errors of a stream whose source keeps no more log for it."""
 
@@ -275,10 +276,12 @@ class Capture:
         leadership.give_up()
         if not leadership.is_held or self._paused is None:
             self._is_standby, self._waiting_for = True, "another daemon holds the lease"
+            self._refuse_requests()
             self.on_role(False)
             self._refuse_to_wait(leadership)
             if not leadership.take(self._stop.is_set):
                 return False
+            self._refuse_requests()  # those that arrived while it lost the lease
             self._check_log_of(leadership)
             self._paused, self._attempts, self._is_standby = None, 1, False
             self._waiting_for = None
@@ -286,14 +289,35 @@ class Capture:
         leadership.confirm()
         return True
 
+    def _refuse_requests(self) -> None:
+        """Refuse the commands that no attempt has accepted: by the next time this daemon is active, another one may
+        have carried them out, or an operator may want the opposite."""
+        resuming, self._resuming = self._resuming, None
+        queued = [self._requests.get() for _ in range(self._requests.qsize())]
+        for given in (*queued, resuming):
+            if isinstance(given, Command) and given.id > 0:  # the others are notes, and stay with `_late`
+                self._on_event("command refused", {"op": given.op, "by": given.asked_by, "reason": _NOT_ACTIVE})
+                self._commands.refuse(given)
+
     def _refuse_to_wait(self, leadership: Leadership) -> None:
-        if self._orders.once and not leadership.take(lambda: leadership.waited_for is not None):
-            who = leadership.waited_for
+        orders = self._orders
+        if not (orders.once or orders.accept_history_loss) or leadership.take(
+            lambda: leadership.waited_for is not None
+        ):
+            return
+        who = leadership.waited_for
+        active = f"{'another daemon' if who is None else who.name} is active and writes the log"
+        if orders.once:
             raise ConfigurationError(
-                f"reading tables: {'another daemon' if who is None else who.name} is active and writes the log",
+                f"reading tables: {active}",
                 remedy="run this command on its machine, where the running daemon does it",
                 runbook="two-daemons",
             )
+        raise ConfigurationError(
+            f"abandoning the log's position (--accept-history-loss): {active}",
+            remedy="it needs no new position; if it is to take one, stop it and run this command again",
+            runbook="two-daemons",
+        )
 
     def _check_log_of(self, leadership: Leadership) -> None:
         """A standby continues a log. Without one it would begin a new log, and read all tables again."""
@@ -478,16 +502,17 @@ class Capture:
     def _running(self, op: str, asked_by: str, tables: Sequence[str] = ()) -> Attempt:
         if (attempt := self._attempt) is not None:
             return attempt
-        if self._is_standby:
-            raise SourceUnavailable(
-                "this daemon is the standby", remedy="run the command on the active daemon's machine"
-            )
+        self._refuse_as_standby()
         if self._paused and self._resuming is None:
             why, remedy = "the capture is paused", "run `cdcflow ctl resume` first"
         else:
             why, remedy = f"the capture is waiting to try again: {self._waiting_for or 'starting'}", None
         self._late.add(op, asked_by, "refused", why.splitlines()[0], tables)
         raise SourceUnavailable(why, remedy=remedy)
+
+    def _refuse_as_standby(self) -> None:
+        if self._is_standby:
+            raise SourceUnavailable(_NOT_ACTIVE, remedy="run the command on the active daemon's machine")
 
     def _submit(self, command: Command) -> Command:
         self._requests.put(command)
@@ -497,6 +522,7 @@ class Capture:
     def _answer_of(self, command: Command) -> dict[str, object]:
         answer, durable = self._commands.wait(command, ANSWER_WAIT_S)
         if answer is None:
+            self._refuse_as_standby()
             raise SourceUnavailable(
                 f"the capture did not accept the command within {ANSWER_WAIT_S:g} s; it will as soon as it can",
                 remedy="`cdcflow log commands` then shows it",
@@ -530,6 +556,7 @@ class Capture:
         self._running("handover", asked_by)
         command = self._commands.new("handover", asked_by, (), {})
         answer, durable = self._commands.wait(self._submit(command), ANSWER_WAIT_S)
+        self._refuse_as_standby()
         self._leadership.request_handover()
         self._wake()
         number = None if answer is None else answer.number
@@ -546,6 +573,7 @@ class Capture:
         return self._answer_of(self._submit(self._commands.new("pause-capture", asked_by, (PauseCapture(),), {})))
 
     def _resume_capture(self, asked_by: str) -> dict[str, object]:
+        self._refuse_as_standby()
         command = self._commands.new("resume-capture", asked_by, (ResumeCapture(),), {})
         attempt = self._attempt
         if self._paused is False and not (attempt is not None and attempt.capture_paused):
@@ -554,7 +582,8 @@ class Capture:
         self._resuming = command
         self._wake()
         answer, durable = self._commands.wait(command, ANSWER_WAIT_S)
-        if answer is None:  # it is in effect while this process runs
+        if answer is None:  # it is in effect while this process is active
+            self._refuse_as_standby()
             return answer_json("resume-capture", (Outcome(None, "resumed", "the source has not been reached yet"),))
         return answer_json("resume-capture", answer.outcomes, number=answer.number, durable=durable)
 

@@ -37,11 +37,16 @@ class Commands:
         return command
 
     def wait(self, command: Command, seconds: float) -> tuple[Answered | None, bool]:
-        """The answer (None if the loop has not taken the command yet), and whether its record is durable."""
+        """The answer (None if the loop has not taken the command), and whether its record is durable."""
         waiting = self._waiting[command.id]
-        kept = waiting.kept.wait(seconds)
+        kept = waiting.kept.wait(seconds) and waiting.answer is not None
         del self._waiting[command.id]
         return waiting.answer, kept
+
+    def refuse(self, command: Command) -> None:
+        """The loop will not take this command: its caller need not wait any longer."""
+        if (waiting := self._waiting.get(command.id)) is not None:
+            waiting.kept.set()
 
     def answer(self, answer: Answered, durable: bool) -> None:
         """The loop's answer; see `attempt.OnAnswer`. Ignored if no caller waits for the command."""

@@ -67,7 +67,7 @@ class Leadership:
         self._lease: DaemonLease | None = None
         self._term = Term(0.0)
         self._changed = threading.Condition()
-        self._answered_at = float("-inf")
+        self._latest_answered = float("-inf")
         self._rests_until = float("-inf")
         self._gives_up = False
         self._holder: Holder | None = None
@@ -122,9 +122,9 @@ class Leadership:
         asked_at = self._clock()
         self._asks.set()
         with self._changed:
-            while self._answered_at < asked_at and self._clock() < asked_at + CONFIRMED_WITHIN_S:
+            while self._latest_answered < asked_at and self._clock() < asked_at + CONFIRMED_WITHIN_S:
                 self._changed.wait(SLICE_S)
-        if self._answered_at < asked_at or not self._may_write():
+        if self._latest_answered < asked_at or not self._may_write():
             raise self.loss_error()
 
     def loss_error(self) -> LeaseLost:
@@ -225,7 +225,7 @@ class Leadership:
             self._error, self._has_answered = None, True
             self.terms += held and not self._term.is_held(asked_at)
             self._term.record_answer(asked_at, held=held)
-            self._answered_at = self._clock()
+            self._latest_answered = asked_at  # of a request that began before `confirm`, the answer is too old for it
             self._changed.notify_all()
 
     def _see(self, holder: Holder | None) -> None:

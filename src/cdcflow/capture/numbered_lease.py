@@ -51,21 +51,25 @@ class NumberedLease:
         asked_at = self._clock()
         # Old records are removed, so a number may be stored twice: only an answer within the duration of the lease
         # proves that no other process has had it.
-        if self._term.is_held(asked_at):
-            return self._add(self._number + 1, asked_at)
+        is_held = self._term.is_held(asked_at)
+        if is_held and self._register.add(self._number + 1, self._record()):
+            return self._has_added(self._number + 1, asked_at)
         latest = self._register.latest()
         number, record = (0, None) if latest is None else (latest[0], _parse(latest[1]))
         self._sighting.see(number, self._clock())
-        is_free = record is None or bool(record.get("released")) or self._sighting.is_expired(self._clock())
-        if not is_free:
-            return False
-        self._since = self._time_of_day()
-        return self._add(number + 1, asked_at)
+        # A later record of this process: it was added, and the answer was lost. No other one has been added since.
+        is_own = record is not None and record.get("id") == self._id
+        is_free = record is None or is_own or bool(record.get("released")) or self._sighting.is_expired(self._clock())
+        if is_free and not is_own:
+            self._since = self._time_of_day()
+        if is_free and self._register.add(number + 1, self._record()):
+            return self._has_added(number + 1, asked_at)
+        self._term.record_answer(asked_at, held=False)
+        return False
 
-    def _add(self, number: int, asked_at: float) -> bool:
-        held = self._register.add(number, self._record())
-        if held and self._clock() >= asked_at + self.ttl_s:
-            held = False
+    def _has_added(self, number: int, asked_at: float) -> bool:
+        """This process has added the record with this number, after `asked_at`. False: too late to prove anything."""
+        held = self._clock() < asked_at + self.ttl_s
         self._term.record_answer(asked_at, held=held)
         if held:
             self._number = number
@@ -82,8 +86,9 @@ class NumberedLease:
     def release(self) -> None:
         """Record that it is free, so that a standby takes it at once."""
         try:
-            if self._term.is_held(self._clock()):
-                self._register.add(self._number + 1, self._record(released=True))
+            latest = self._register.latest() if self._term.is_held(self._clock()) else None
+            if latest is not None and _parse(latest[1]).get("id") == self._id:
+                self._register.add(latest[0] + 1, self._record(released=True))
         finally:
             self._term = Term(self.ttl_s)
             self._register.close()

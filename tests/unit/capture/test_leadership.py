@@ -1,0 +1,179 @@
+"""A daemon with a lease: what its capture does when it loses the lease, and what a standby refuses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from tests.support.capture.small_source import Small
+from tests.support.polling import wait_until
+
+from cdcflow.capture import attempt as attempts
+from cdcflow.capture import leadership as leaderships
+from cdcflow.capture.attempt import LoopIntervals, Orders
+from cdcflow.capture.capture import Capture
+from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.messages import PauseCapture
+from cdcflow.capture.leadership import Leadership
+from cdcflow.capture.ports.lease import Holder
+from cdcflow.errors import CdcflowError, ConfigurationError, LeaseLost, SourceUnavailable
+from cdcflow.sinks.memory import Memory, MemoryLog
+
+
+class Lease:
+    """A lease that the test gives and takes."""
+
+    ttl_s = 60.0
+    renewed_every_s = watched_every_s = 0.005
+
+    def __init__(self, *, held: bool = True) -> None:
+        self.held = held
+        self.asked = 0
+        self.on_hold: Callable[[], object] = lambda: None
+
+    def hold(self) -> bool:
+        self.asked += 1
+        held = self.held
+        self.on_hold()
+        return held
+
+    def holder(self) -> Holder | None:
+        return Holder("db-2 (process 7)")
+
+    def release(self) -> None: ...
+
+
+class Stage:
+    """A capture in a thread, with a lease."""
+
+    def __init__(self, lease: Lease, orders: Orders | None = None) -> None:
+        self.memory = Memory()
+        self.lease = lease
+        self.told: list[tuple[str, dict[str, object]]] = []
+        self.failure: BaseException | None = None
+        given: Any = Small
+        self.capture = Capture(
+            open_source=given,
+            open_log=lambda *_: MemoryLog(self.memory),
+            limits=Limits(),
+            orders=orders or Orders(),
+            pace=LoopIntervals(heartbeat_s=1e9, tables_look_s=1e9),
+            on_event=self.tell,
+            leadership=Leadership(lambda: self.lease, self.tell, log_is_on_peers=True),
+        )
+        self.thread = threading.Thread(target=self._run)
+
+    def tell(self, event: str, fields: Any) -> None:
+        self.told.append((event, dict(fields)))
+
+    def _run(self) -> None:
+        try:
+            self.capture.run()
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            self.failure = error
+
+    def is_in(self, state: str) -> bool:
+        return self.capture.status()["state"] == state
+
+    def wait_for(self, state: str) -> None:
+        wait_until(lambda: self.is_in(state), f"the state {state}", more=lambda: str(self.told))
+
+    def events(self, name: str) -> list[dict[str, object]]:
+        return [fields for event, fields in self.told if event == name]
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Stage]]:
+    monkeypatch.setattr(attempts, "IDLE_WAIT_S", 0.001)
+    monkeypatch.setattr(leaderships, "SLICE_S", 0.005)
+    started: list[Stage] = []
+
+    def start(lease: Lease, orders: Orders | None = None) -> Stage:
+        started.append(Stage(lease, orders))
+        started[-1].thread.start()
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.capture.stop()
+        one.thread.join(10)
+
+
+def test_answer_to_an_earlier_request_confirms_nothing() -> None:
+    """The question is whether this process holds the lease now. What was asked before may be older than a takeover."""
+    lease = Lease()
+    leadership = Leadership(lambda: lease, lambda event, fields: None)
+    try:
+        assert leadership.take(lambda: False)
+        in_request, answers = threading.Event(), threading.Event()
+
+        def wait_in_request() -> None:
+            in_request.set()
+            answers.wait(10)
+
+        lease.on_hold = wait_in_request
+        assert in_request.wait(10)
+        has_ended = threading.Event()
+        lease.on_hold = lambda: has_ended.wait(0.2)  # a call that takes the earlier answer ends before the next one
+        lease.held = False  # another process takes it after this request
+        found: list[CdcflowError] = []
+
+        def confirm() -> None:
+            try:
+                leadership.confirm()
+            except LeaseLost as error:
+                found.append(error)
+            has_ended.set()
+
+        thread = threading.Thread(target=confirm)
+        thread.start()
+        wait_until(leadership._asks.is_set, "the request to be repeated")
+        answers.set()
+        thread.join(10)
+        assert len(found) == 1
+    finally:
+        leadership.close()
+
+
+def test_command_that_no_attempt_accepted_is_refused_when_the_lease_is_lost(stage: Callable[..., Stage]) -> None:
+    """By the next time this daemon is active, another one has carried it out, or an operator wants the opposite."""
+    found = stage(Lease())
+    found.wait_for("capturing")
+    found.lease.held = False
+    wait_until(lambda: found.events("lease released"), "the standby to wait")
+    command = found.capture._commands.new("pause-capture", "an operator", (PauseCapture(),), {})
+    found.capture._submit(command)  # its caller saw a running attempt, just before the lease was lost
+    found.lease.held = True
+    assert found.capture._commands.wait(command, 10) == (None, False)
+    found.wait_for("capturing")
+    assert found.events("command refused") == [
+        {"op": "pause-capture", "by": "an operator", "reason": "this daemon is the standby"}
+    ]
+
+
+@pytest.mark.parametrize("op", ["resume-capture", "pause-capture", "handover", "backfill"])
+def test_standby_refuses_commands(stage: Callable[..., Stage], op: str) -> None:
+    """A standby that accepted `resume` would resume a capture that was paused at the active daemon since."""
+    found = stage(Lease(held=False))
+    found.wait_for("standby")
+    with pytest.raises(SourceUnavailable, match="this daemon is the standby") as refused:
+        found.capture.request(op)
+    assert "active daemon's machine" in str(refused.value.remedy)
+    assert found.capture._resuming is None
+
+
+def test_order_to_abandon_the_position_does_not_wait_for_a_takeover(stage: Callable[..., Stage]) -> None:
+    """It would be carried out weeks later, when nothing is lost any more."""
+    found = stage(Lease(held=False), Orders(accept_history_loss=True))
+    found.thread.join(10)
+    assert isinstance(found.failure, ConfigurationError)
+    assert "db-2 (process 7) is active" in str(found.failure)
+    assert "stop it and run this command again" in str(found.failure.remedy)
+
+
+def test_order_to_abandon_the_position_is_carried_out_by_the_active_daemon(stage: Callable[..., Stage]) -> None:
+    found = stage(Lease(), Orders(accept_history_loss=True))
+    found.wait_for("capturing")
+    assert found.failure is None
