@@ -40,7 +40,8 @@ def drop(
             abort=True,
             err=True,
         )
-    dropped, left = wiring.drop(settings), wiring.leftovers(settings)
+    with wiring.held_lease(settings, lambda event, fields: None):
+        dropped, left = wiring.drop(settings), wiring.leftovers(settings)
     if json:
         stays = [{"subject": subject, "remedy": how} for subject, how in left]
         output.print_json({"source": [asdict(d) for d in dropped], "left": stays})

@@ -8,7 +8,7 @@ import typer
 
 from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
-from cdcflow.config import load
+from cdcflow.config import Config, load
 from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError
 
@@ -24,7 +24,8 @@ def handover(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
     from cdcflow import wiring
 
     settings = load(config)
-    before = wiring.lease_holder(settings)
+    known = _active_process(settings)
+    before = wiring.lease_holder(settings, known)
     if ask(settings.log.folder, {"op": "handover"}) is None:
         who = "" if before is None else f" ({before.name} is)"
         raise ConfigurationError(
@@ -35,7 +36,7 @@ def handover(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
     began, now = time.monotonic(), before
     while (now is None or now == before) and time.monotonic() - began < WAIT_S:
         time.sleep(LOOK_S)
-        now = wiring.lease_holder(settings)
+        now = wiring.lease_holder(settings, known)
     seconds = round(time.monotonic() - began, 1)
     is_done = now is not None and now != before and before is not None and now.name != before.name
     if json:
@@ -46,3 +47,10 @@ def handover(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
         typer.echo("no standby became active; this daemon captures again")
     if not is_done:
         raise typer.Exit(failure.FINDINGS)
+
+
+def _active_process(settings: Config) -> list[str]:
+    """The daemon on this machine, as leases name it; [] if none answers."""
+    status = ask(settings.log.folder, {"op": "status"}) or {}
+    holder = (status.get("lease") or {}).get("holder")
+    return [str(holder)] if holder else []

@@ -68,7 +68,8 @@ def move(
         return
     if not yes:
         typer.confirm("\nMove the log there?", abort=True, err=True)
-    checkpoint = wiring.move(settings, _tell, compares=compare)
+    with wiring.held_lease(file, _tell):
+        checkpoint = wiring.move(settings, _tell, compares=compare)
     change = _line_to_change(config, file, settings)
     if json:
         output.print_json({**_as_json(planned), "moved": True, "position": str(checkpoint.position), "change": change})

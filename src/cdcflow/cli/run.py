@@ -73,6 +73,10 @@ def run(
         return
     from cdcflow import wiring
 
+    if settings.service.lease is not None:
+        wiring.check_readers(settings)
+        started(master=on)
+        return
     with wiring.readers(settings, on) as readers:
         started(readers)
 
@@ -87,22 +91,29 @@ def _run(
     merges: bool,
     delivers: bool,
     readers: Readers | None = None,
+    master: str | None = None,
 ) -> None:
+    """`readers` run already; those on `master` run while this daemon is active."""
     lean()
     from cdcflow import wiring
     from cdcflow.daemon import daemon
     from cdcflow.daemon.events import event_lines, send_structlog_to
+    from cdcflow.daemon.executors_component import ExecutorsComponent
     from cdcflow.daemon.interfaces.recent import Recent
 
     tell = Recent(event_lines(as_json=json))
     send_structlog_to(sys.stdout, as_json=json)
+    executors = None
+    if master is not None:
+        count = settings.database.backfill.ranges_at_once
+        executors = ExecutorsComponent(count, partial(wiring.readers, settings, master), tell)
     capture = wiring.capture(
         settings,
         accept_history_loss=accept_history_loss,
         keep_rows=keep_rows,
         wait=wait,
         on_event=tell,
-        readers=readers,
+        readers=readers or executors,
     )
     publisher = None if settings.publish is None else wiring.publisher(settings, tell)
     end_loading()
@@ -112,7 +123,8 @@ def _run(
         tell,
         publisher=publisher,
         file=config,
-        readers=readers,
+        readers=readers or executors,
+        executors=executors,
         merges=merges,
         delivers=delivers,
     )

@@ -57,14 +57,15 @@ def run(
     publisher: Publishing | None = None,
     file: Path | None = None,
     readers: Readers | None = None,
+    executors: Component | None = None,
     merges: bool = False,
     delivers: bool = False,
 ) -> None:
     """Run the capture to its end in the calling (main) thread, handling signals; `publisher` runs alongside it.
 
     `file`: the settings file, which is read again on request (None: the process ends when its work is done). `readers`:
-    those of the capture, which other settings keep. `merges`: merge, too, where the settings have `merge.every`;
-    `delivers`: deliver to targets that have an interval.
+    those of the capture, which other settings keep; `executors`: they run while this daemon is active. `merges`: merge,
+    too, where the settings have `merge.every`; `delivers`: deliver to targets that have an interval.
     Raises whatever ends the capture; returns when it was stopped or its work is done.
     """
     reloading = None if file is None else Reloading(file, config, capture, tell, readers)
@@ -100,6 +101,7 @@ def run(
             of_standby.append(http)
         if reloading is not None:
             parts += [Observing(capture, tell), budget, GapRepairComponent(capture, file, tell)]
+        parts += [] if executors is None else [executors]
         told = Notifications(watch.status, tell, watch.tables_in_log)
         watch.notified = told.counts
         parts += [RetentionComponent(tell), Index(tell), CompactionComponent(tell), publish, told, deliveries, merge]

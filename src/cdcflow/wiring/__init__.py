@@ -18,9 +18,9 @@ from cdcflow.wiring.captures import (
 from cdcflow.wiring.cleanup import drop, leftovers
 from cdcflow.wiring.commands import commands_in_log, gaps_in_log, repairs_in_log
 from cdcflow.wiring.derived import report_derived
-from cdcflow.wiring.executors import readers
+from cdcflow.wiring.executors import check_readers, readers
 from cdcflow.wiring.findings import continues, doctor, log_problem, store_faults, upload_status
-from cdcflow.wiring.leases import lease_holder
+from cdcflow.wiring.leases import held_lease, lease_holder
 from cdcflow.wiring.log_budget import budget, budgeted_log, known_slot, log_limits
 from cdcflow.wiring.logs import (
     compacting,
@@ -97,6 +97,7 @@ __all__ = [
     "history_layout",
     "indexing",
     "keeping",
+    "held_lease",
     "lease_holder",
     "log_id",
     "log_identity",
@@ -117,6 +118,7 @@ __all__ = [
     "log_limits",
     "plan_capture",
     "open_push_log",
+    "check_readers",
     "readers",
     "rebuild_tables",
     "rehearse_ddl",

@@ -21,8 +21,30 @@ def readers(config: Config, master: str) -> Iterator[Readers]:
     `source.backfill.ranges_at_once`, each through one connection. Spark's settings are those of merge.spark.
 
     Raises:
-        ConfigurationError: the log is not in a folder; see `spark.executors.tasks.executors` too.
+        ConfigurationError: as `check_readers` and `spark.executors.tasks.executors`.
         SourceUnavailable: no executor started.
+    """
+    settings = check_readers(config)
+    from cdcflow.spark.executors.tasks import executors  # a daemon never uses it
+
+    folder = config.log.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    # The current password and the keys of policies are sent along: executors have neither this machine's environment
+    # nor its files.
+    password, rules = secret_of(settings.password), PolicyRules(config.tables)
+
+    def opener() -> Callable[[], PartReader]:
+        return partial(_part_reader, settings, password(), rules)
+
+    with executors(master, settings.backfill.ranges_at_once, folder, opener, config.merge.spark) as found:
+        yield found
+
+
+def check_readers(config: Config) -> Postgres | MySQL:
+    """The settings of a source that executors can read into the configured log.
+
+    Raises:
+        ConfigurationError: they cannot; the log is not in a folder, for example.
     """
     if not isinstance(config.log, FileLog):
         raise ConfigurationError(
@@ -46,19 +68,7 @@ def readers(config: Config, master: str) -> Iterator[Readers]:
     settings = config.database
     if not isinstance(settings, Postgres | MySQL):
         raise lacking(settings, "is not read by executors", "run the same command without --on")
-    from cdcflow.spark.executors.tasks import executors  # a daemon never uses it
-
-    folder = config.log.folder.resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    # The current password and the keys of policies are sent along: executors have neither this machine's environment
-    # nor its files.
-    password, rules = secret_of(settings.password), PolicyRules(config.tables)
-
-    def opener() -> Callable[[], PartReader]:
-        return partial(_part_reader, settings, password(), rules)
-
-    with executors(master, settings.backfill.ranges_at_once, folder, opener, config.merge.spark) as found:
-        yield found
+    return settings
 
 
 def _part_reader(settings: Postgres | MySQL, password: str | None, rules: PolicyRules) -> PartReader:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cdcflow.capture.leadership import Leadership, boot_clock, this_process
@@ -9,7 +11,7 @@ from cdcflow.capture.numbered_lease import NumberedLease
 from cdcflow.capture.observations import OnEvent
 from cdcflow.capture.ports.lease import DaemonLease, Holder, Register
 from cdcflow.config import Config, FileLog, KafkaLog, LeaseSettings, MySQL, Postgres, StoreAccess
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.sinks.files.file_lease import FileLease
 from cdcflow.sources.engine.passwords import secret_of
 from cdcflow.sources.postgres.connection import Connector as PostgresConnector
@@ -20,6 +22,8 @@ FILE_NAME = "lease"
 STORE_WATCHED_EVERY_S = 0.5
 """Each time is a request to the object store."""
 TOPIC_WATCHED_EVERY_S = 0.3
+ANSWERS_WITHIN_S = 15.0
+"""How long a command waits for the lease."""
 
 
 def leadership(config: Config, on_event: OnEvent) -> Leadership | None:
@@ -36,19 +40,53 @@ def replaces_writer(config: Config) -> bool:
     return config.service.lease is not None and config.service.lease.kind != "file"
 
 
-def lease_holder(config: Config) -> Holder | None:
-    """Who holds the lease of these settings; None if no process does, or they have no lease."""
+def lease_holder(config: Config, known: Sequence[str] = ()) -> Holder | None:
+    """Who holds the lease of these settings; None if no process does, or they have no lease. `known`: processes by
+    name, which are recognized also at a place that stores no names."""
     if config.service.lease is None:
         return None
-    lease = open_lease(config)
+    lease = open_lease(config, known)
     try:
         return lease.holder()
     finally:
         lease.release()
 
 
-def open_lease(config: Config) -> DaemonLease:
-    """The lease of these settings, which must have one. It connects when it is used.
+@contextlib.contextmanager
+def held_lease(config: Config, on_event: OnEvent) -> Iterator[None]:
+    """Hold the lease of these settings inside the block, if they have one: no daemon becomes active there.
+
+    Raises:
+        ConfigurationError: a daemon is active, perhaps on another machine.
+        CdcflowError: the lease does not answer, and it is not in the source. One that is there no daemon can get.
+    """
+    found = leadership(config, on_event)
+    if found is None:
+        yield
+        return
+    until = boot_clock() + ANSWERS_WITHIN_S
+    try:
+        if not found.take(lambda: found.waited_for is not None or boot_clock() > until):
+            _refuse(config, found)
+        yield
+    finally:
+        found.close()
+
+
+def _refuse(config: Config, found: Leadership) -> None:
+    if (who := found.waited_for) is not None:
+        raise ConfigurationError(
+            f"{who.name} holds the lease and captures into this log",
+            remedy="stop every daemon of this log, also the standby, then run the command again",
+            runbook="two-daemons",
+        )
+    if config.service.lease is not None and config.service.lease.kind != "source":
+        why = found.status().get("error", f"it has not answered for {ANSWERS_WITHIN_S:g} s")
+        raise SinkUnavailable(f"holding the lease at {config.service.lease.at}: {why}", remedy="run the command again")
+
+
+def open_lease(config: Config, known: Sequence[str] = ()) -> DaemonLease:
+    """The lease of these settings, which must have one. It connects when it is used. `known`: see `lease_holder`.
 
     Raises:
         ConfigurationError: the source has no locks, or a package is not installed.
@@ -59,11 +97,11 @@ def open_lease(config: Config) -> DaemonLease:
         case "file":
             return FileLease(lease_file(config))
         case "source":
-            return _in_source(config, settings)
+            return _in_source(config, settings, known)
         case "postgres":
             return _in_postgres(PostgresConnector(settings.at, secret_of(settings.password)), settings)
         case "mysql":
-            return _in_mysql(_server_of(settings), settings)
+            return _in_mysql(_server_of(settings), settings, known)
         case "kafka":
             return _by_time(_topic_of(config, settings), settings, TOPIC_WATCHED_EVERY_S)
         case _:
@@ -75,12 +113,12 @@ def lease_file(config: Config) -> Path:
     return config.log.folder / FILE_NAME
 
 
-def _in_source(config: Config, settings: LeaseSettings) -> DaemonLease:
+def _in_source(config: Config, settings: LeaseSettings, known: Sequence[str]) -> DaemonLease:
     source = config.database
     if isinstance(source, Postgres):
         return _in_postgres(PostgresConnector.of(source, secret_of(source.password)), settings)
     if isinstance(source, MySQL):
-        return _in_mysql(source, settings)
+        return _in_mysql(source, settings, known)
     raise lacking(source, "has no locks for a lease", "set service.lease.at to another place")
 
 
@@ -97,10 +135,11 @@ def _server_of(settings: LeaseSettings) -> MySQL:
     return MySQL.model_validate(given)
 
 
-def _in_mysql(server: MySQL, settings: LeaseSettings) -> DaemonLease:
+def _in_mysql(server: MySQL, settings: LeaseSettings, known: Sequence[str]) -> DaemonLease:
     from cdcflow.sources.mysql.lease import MySQLLease
 
-    return MySQLLease(server, secret_of(server.password), str(settings.name), settings.ttl)
+    secret = secret_of(server.password)
+    return MySQLLease(server, secret, str(settings.name), settings.ttl, process=this_process(), known=known)
 
 
 def _by_time(register: Register, settings: LeaseSettings, watched_every_s: float) -> DaemonLease:

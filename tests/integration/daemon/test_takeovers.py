@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from tests.servers.objects import ObjectServer
 from tests.support.daemon.bank import Bank
-from tests.support.daemon.lease_takeovers import Pair, check_takeovers
+from tests.support.daemon.lease_takeovers import Pair, check_handover, check_takeovers
 
 pytestmark = pytest.mark.postgres
 
@@ -30,3 +30,10 @@ def test_lease_in_an_object_store(bank: Bank, object_server: ObjectServer) -> No
 def test_lease_of_two_daemons_on_one_machine(bank: Bank) -> None:
     with Pair(bank, {"at": "file"}) as pair:
         check_takeovers(pair, ["kill", "stop", "handover"], seed=3)
+
+
+@pytest.mark.long
+def test_handover_succeeds_only_if_the_other_daemon_becomes_active(bank: Bank) -> None:
+    """Otherwise an operator would switch the machine off on which the only daemon runs."""
+    with Pair(bank, {"at": "source", "name": "shop"}) as pair:
+        check_handover(pair)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from tests.support.daemon.bank import Branch
 from tests.support.polling import PATIENCE_S, wait_until
 
 from cdcflow import wiring
+from cdcflow.cli.failure import FINDINGS
 from cdcflow.config import load
 from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.log.read import reader
@@ -75,7 +77,8 @@ class Member:
 class Pair:
     """Two daemons on one log of a bank that is written to. A context manager.
 
-    `changed`: settings of the second one that differ. `proxies`: one for each daemon, between it and the lease.
+    `changed`: settings of the second one that differ, `changed_first`: of the first one. `proxies`: one for each
+    daemon, between it and the lease.
     """
 
     bank: Branch
@@ -83,13 +86,16 @@ class Pair:
     changed: Mapping[str, Any] = field(default_factory=dict)
     members: list[Member] = field(default_factory=list)
     proxies: Sequence[TcpProxy] = ()
+    changed_first: Mapping[str, Any] = field(default_factory=dict)
 
     def __enter__(self) -> Pair:
         self.bank.other_settings = {**self.bank.other_settings, "service": {"lease": dict(self.lease)}}
         self.bank.configure()
         second = self.bank.config_path.with_name("second.yaml")
-        second.write_text(yaml.safe_dump({**yaml.safe_load(self.bank.config_path.read_text()), **self.changed}))
         configs = (self.bank.config_path, second)
+        common = yaml.safe_load(self.bank.config_path.read_text())
+        for config, changed in zip(configs, (self.changed_first, self.changed), strict=True):
+            config.write_text(yaml.safe_dump(_merged(common, changed)))
         self.members = [Member(c, self.bank.folder / f"{c.stem}.out") for c in configs]
         self.members[0].start()
         wait_until(self.members[0].is_active, "the first daemon to be active", more=self.members[0].text)
@@ -184,6 +190,15 @@ class Pair:
         assert_each_once(self.bank)
 
 
+def _merged(settings: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with others in their places, at any depth."""
+    found = dict(settings)
+    for name, value in changed.items():
+        is_deeper = isinstance(value, Mapping) and isinstance(found.get(name), Mapping)
+        found[name] = _merged(found[name], value) if is_deeper else value
+    return found
+
+
 def assert_each_once(bank: Branch) -> None:
     """Every transaction of the source is in the log at most once: doubled ones would fold to the same rows."""
     layout = wiring.sealed_layout(load(bank.config_path))
@@ -204,6 +219,29 @@ def check_takeovers(pair: Pair, faults: list[str], seed: int) -> None:
     for fault in faults:
         pair.take_over(fault)
     pair.finish()
+
+
+def check_handover(pair: Pair) -> None:
+    """`cdcflow handover` reports success if the other daemon has become active, and only then."""
+    pair.bank.start_writing(seed=6)
+    first = pair.active()
+    second = pair.other(first)
+    done = run_handover(first)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["handed_over"]
+    assert pair.active() is second
+    first.end()
+    started = second.count(STARTED)
+    done = run_handover(second)
+    assert done.returncode == FINDINGS, done.stdout + done.stderr
+    assert not json.loads(done.stdout)["handed_over"]
+    wait_until(lambda: second.count(STARTED) > started, "the same daemon to capture again", more=pair.text)
+    pair.finish()
+
+
+def run_handover(member: Member) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cdcflow", "handover", "--json", "--config", str(member.config)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
 
 
 def random_faults(count: int, seed: int) -> list[str]:

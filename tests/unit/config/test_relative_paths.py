@@ -23,7 +23,11 @@ log:
   replicate: {{quorum: ["a:1", "b:1", "c:1"], tls: {TLS}}}
 tables: {{public.users: {{columns: {{ssn: {{hash: "${{file:hash}}"}}}}}}}}
 person_keys: persons
-merge: {{warehouse: "s3a://b/w", format: iceberg, catalog: {{type: rest, uri: "https://c", token: "${{file:token}}"}}, objects: {KEYS}}}
+merge:
+  warehouse: s3a://b/w
+  format: iceberg
+  catalog: {{type: rest, uri: "https://c", token: "${{file:token}}"}}
+  objects: {KEYS}
 service:
   tokens: [{{name: a, role: read, token: "${{file:token}}"}}]
   tls: {{cert: s.pem, key: s.key}}

@@ -3,6 +3,9 @@
 The server ends a session that is idle for longer than `wait_timeout`, by its own clock. So a daemon that was suspended,
 or is cut off from the network, loses the lock although its connection still exists
 (https://dev.mysql.com/doc/refman/8.4/en/locking-functions.html). The lock is one server's: replicas do not have it.
+
+The server tells a session's number, and not which daemon it is. So the session has a second lock, whose name is made of
+the daemon's: a process that knows a daemon's name can find out whether that one holds the lease.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pymysql
@@ -31,13 +35,18 @@ class MySQLLease:
 
     watched_every_s = WATCHED_EVERY_S
 
-    def __init__(self, settings: MySQL, secret: Secret, name: str, ttl_s: float) -> None:
+    def __init__(
+        self, settings: MySQL, secret: Secret, name: str, ttl_s: float, *, process: str, known: Sequence[str] = ()
+    ) -> None:
+        """`process`: this one, as messages name it. `known`: other processes that `holder` recognizes."""
         # The server counts in whole seconds, and must not end the session before its holder stops counting on it.
         self._idle_s = math.ceil(ttl_s * (1 + MARGIN))
         self.ttl_s = ttl_s
         self.renewed_every_s = ttl_s / RENEWALS
         self._connector = Connector(settings, secret)
         self._name = lock_name(name)
+        self._of_process = lock_name(f"{name} of {process}")
+        self._known = {one: lock_name(f"{name} of {one}") for one in (process, *known)}
         self._attempted = f"holding the lease {name} at {self._connector.address}"
         self._connection: Connection | None = None
         self._is_held = False
@@ -47,13 +56,19 @@ class MySQLLease:
             self._is_held = bool(self._value(f"SELECT IS_USED_LOCK('{self._name}') = CONNECTION_ID()"))
         else:
             self._is_held = bool(self._value(f"SELECT GET_LOCK('{self._name}', 0)"))
+            if self._is_held:
+                self._value(f"SELECT GET_LOCK('{self._of_process}', 0)")
         return self._is_held
 
     def holder(self) -> Holder | None:
-        """The session, by its address: other users' sessions are visible with the right PROCESS alone."""
+        """A known process; otherwise the session, by its address. Other users' sessions are visible with the right
+        PROCESS alone."""
         session = self._value(f"SELECT IS_USED_LOCK('{self._name}')")
         if session is None:
             return None
+        for process, lock in self._known.items():
+            if self._value(f"SELECT IS_USED_LOCK('{lock}')") == session:
+                return Holder(process)
         where = self._value(f"SELECT MAX(host) FROM information_schema.processlist WHERE id = {int(session)}")  # noqa: S608
         return Holder(f"session {session}" + (f" of {where}" if where else ""))
 
@@ -62,7 +77,7 @@ class MySQLLease:
         connection, self._connection, self._is_held = self._connection, None, False
         if connection is not None:
             with contextlib.suppress(pymysql.Error, OSError):
-                query(connection, f"DO RELEASE_LOCK('{self._name}')")
+                query(connection, f"DO RELEASE_LOCK('{self._of_process}'), RELEASE_LOCK('{self._name}')")
             self._connector.discard(connection)
 
     def _value(self, statement: str) -> Any:  # Any: a number or a text of the server
