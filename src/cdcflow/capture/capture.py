@@ -290,8 +290,8 @@ class Capture:
         return True
 
     def _refuse_requests(self) -> None:
-        """Refuse the commands that no attempt has accepted: by the next time this daemon is active, another one may
-        have carried them out, or an operator may want the opposite."""
+        """Refuse the commands that no attempt has accepted: by the next time this daemon is active, the other
+        one may have carried them out, or an operator may have given the opposite command."""
         resuming, self._resuming = self._resuming, None
         queued = [self._requests.get() for _ in range(self._requests.qsize())]
         for given in (*queued, resuming):

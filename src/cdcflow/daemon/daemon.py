@@ -101,6 +101,7 @@ def run(
             of_standby.append(http)
         if reloading is not None:
             parts += [Observing(capture, tell), budget, GapRepairComponent(capture, file, tell)]
+            of_standby.append(budget)  # while the lease does not answer, no daemon is active
         parts += [] if executors is None else [executors]
         told = Notifications(watch.status, tell, watch.tables_in_log)
         watch.notified = told.counts

@@ -44,7 +44,7 @@ WARNINGS = frozenset(
         ),
         *("log budget", "log budget unknown", "log released", "changes not captured", "table in doubt"),
         *("gap not repaired", "gap repair postponed"),
-        *("lease released", "lease does not answer"),
+        *("lease released", "lease does not answer", "command refused", "executors not used"),
         "views of the latest cut were not written",
     )
 )

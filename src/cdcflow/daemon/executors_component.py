@@ -37,7 +37,7 @@ class ExecutorsComponent:
     # ── for the daemon ──────────────────────────────────────────────────────────────────────────────────────
 
     def made_of(self, config: Config) -> object:
-        return None  # the executors stay as they were started
+        return None  # other settings do not concern executors that run
 
     def prepare(self, config: Config) -> Running | None:
         return _Started(self._start, self._use, self._tell)

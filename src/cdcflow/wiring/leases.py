@@ -41,8 +41,8 @@ def replaces_writer(config: Config) -> bool:
 
 
 def lease_holder(config: Config, known: Sequence[str] = ()) -> Holder | None:
-    """Who holds the lease of these settings; None if no process does, or they have no lease. `known`: processes by
-    name, which are recognized also at a place that stores no names."""
+    """Who holds the lease of these settings; None if no process does, or they have no lease. `known`: names of
+    processes, which are recognized also at a place that stores no names."""
     if config.service.lease is None:
         return None
     lease = open_lease(config, known)
@@ -58,7 +58,7 @@ def held_lease(config: Config, on_event: OnEvent) -> Iterator[None]:
 
     Raises:
         ConfigurationError: a daemon is active, perhaps on another machine.
-        CdcflowError: the lease does not answer, and it is not in the source. One that is there no daemon can get.
+        CdcflowError: the lease does not answer. Not if it is in the source: no daemon gets that one either.
     """
     found = leadership(config, on_event)
     if found is None:

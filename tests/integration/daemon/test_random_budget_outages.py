@@ -16,7 +16,7 @@ from tests.servers.mysql import MySQLServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.proxy import TcpProxy
 from tests.support.daemon.bank import Bank
-from tests.support.daemon.budget_outages import OUTAGES, Operated, random_pause, repeated
+from tests.support.daemon.budget_outages import LOAD, OUTAGES, Operated, random_pause, repeated
 from tests.support.daemon.mysql_bank import MySQLBank
 from tests.support.polling import PATIENCE_S, wait_until
 
@@ -30,8 +30,6 @@ KEPT = """
 SELECT coalesce(max(pg_current_wal_lsn() - restart_lsn), 0)::bigint, count(*) FILTER (WHERE slot_name = 'budgeted')
 FROM pg_replication_slots
 """
-LOAD = "SELECT pg_logical_emit_message(false, 'load', repeat('x', 1 << 20))"
-"""A mebibyte of log, which has no rows."""
 
 
 @pytest.mark.long

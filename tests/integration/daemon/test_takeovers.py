@@ -5,9 +5,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from tests.servers.objects import ObjectServer
+from tests.servers.postgres import PostgresServer
+from tests.servers.proxy import TcpProxy
 from tests.support.daemon.bank import Bank
+from tests.support.daemon.budget_outages import LOAD, Operated, repeated
 from tests.support.daemon.lease_takeovers import Pair, check_handover, check_takeovers
 
 pytestmark = pytest.mark.postgres
@@ -37,3 +42,27 @@ def test_handover_succeeds_only_if_the_other_daemon_becomes_active(bank: Bank) -
     """Otherwise an operator would switch the machine off on which the only daemon runs."""
     with Pair(bank, {"at": "source", "name": "shop"}) as pair:
         check_handover(pair)
+
+
+@pytest.mark.long
+def test_budget_of_the_source_is_held_while_no_daemon_can_get_the_lease(
+    bank: Bank, wheel_server: PostgresServer
+) -> None:
+    """P37: no daemon captures then, and the slot does not advance; a standby releases it, and its next term repairs."""
+    source = {"slot": "leased", "log_budget": 32 << 20, "log_budget_then": "release"}
+    with TcpProxy(wheel_server.port) as proxy:
+        at = bank.database.url.replace(f":{wheel_server.port}/", f":{proxy.port}/")
+        bank.other_settings = {"service": {"lease": {"at": at, "name": "shop"}}}
+        bank.configure(**source)
+        operated = Operated(bank, proxy)
+        operated.start()
+        try:
+            bank.wait_until(lambda: bank.has_reached(""), "the first backfill", operated.daemon)
+            bank.start_writing(seed=8)
+            with operated.outage("cut"), repeated(partial(bank.database.execute, LOAD), 0.02):
+                released = "SELECT count(*) = 0 FROM pg_replication_slots WHERE slot_name = 'leased'"
+                bank.wait_until(lambda: bank.database.execute(released) == [(True,)], "the release", operated.daemon)
+            operated.check(1)
+        finally:
+            bank.stop_writing()
+            operated.end()

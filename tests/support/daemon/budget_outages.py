@@ -23,6 +23,8 @@ from tests.support.polling import PATIENCE_S
 from cdcflow.capture.interleave.progress import Progress
 
 PROGRAM = Path(__file__).parents[1] / "kill" / "budgeted_daemon.py"
+LOAD = "SELECT pg_logical_emit_message(false, 'load', repeat('x', 1 << 20))"
+"""A mebibyte of PostgreSQL's log, which has no rows."""
 OUTAGES = ("killed", "stopped", "cut", "silent", "full")
 
 

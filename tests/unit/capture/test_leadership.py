@@ -102,7 +102,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Stage]]:
 
 
 def test_answer_to_an_earlier_request_confirms_nothing() -> None:
-    """The question is whether this process holds the lease now. What was asked before may be older than a takeover."""
+    """The question is whether this process holds the lease now. An earlier request may be older than a takeover."""
     lease = Lease()
     leadership = Leadership(lambda: lease, lambda event, fields: None)
     try:
@@ -138,7 +138,7 @@ def test_answer_to_an_earlier_request_confirms_nothing() -> None:
 
 
 def test_command_that_no_attempt_accepted_is_refused_when_the_lease_is_lost(stage: Callable[..., Stage]) -> None:
-    """By the next time this daemon is active, another one has carried it out, or an operator wants the opposite."""
+    """Weeks later another daemon has carried it out, or an operator has given the opposite command."""
     found = stage(Lease())
     found.wait_for("capturing")
     found.lease.held = False
@@ -165,7 +165,7 @@ def test_standby_refuses_commands(stage: Callable[..., Stage], op: str) -> None:
 
 
 def test_order_to_abandon_the_position_does_not_wait_for_a_takeover(stage: Callable[..., Stage]) -> None:
-    """It would be carried out weeks later, when nothing is lost any more."""
+    """It would be carried out weeks later, when nothing is lost."""
     found = stage(Lease(held=False), Orders(accept_history_loss=True))
     found.thread.join(10)
     assert isinstance(found.failure, ConfigurationError)

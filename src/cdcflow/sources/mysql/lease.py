@@ -4,7 +4,7 @@ The server ends a session that is idle for longer than `wait_timeout`, by its ow
 or is cut off from the network, loses the lock although its connection still exists
 (https://dev.mysql.com/doc/refman/8.4/en/locking-functions.html). The lock is one server's: replicas do not have it.
 
-The server tells a session's number, and not which daemon it is. So the session has a second lock, whose name is made of
+The server reports a session's number, and not which daemon it is. So the session has a second lock, whose name contains
 the daemon's: a process that knows a daemon's name can find out whether that one holds the lease.
 """
 
