@@ -144,6 +144,11 @@ class Capture:
         """
         return self._starting is not None or self._paused is None
 
+    @property
+    def waits_for_lease(self) -> bool:
+        """This process is the standby, or does not know yet whether it is."""
+        return self._is_standby
+
     def run(self) -> None:
         """Capture until `stop`, or until the orders are carried out. Everything that was cut is durable on return.
 
@@ -279,7 +284,7 @@ class Capture:
             self._refuse_requests()
             self.on_role(False)
             self._refuse_to_wait(leadership)
-            if not leadership.take(self._stop.is_set):
+            if not leadership.take(self._stop.is_set, wait=self._wait_for_first):
                 return False
             self._refuse_requests()  # those that arrived while it lost the lease
             self._check_log_of(leadership)
@@ -301,9 +306,11 @@ class Capture:
 
     def _refuse_to_wait(self, leadership: Leadership) -> None:
         orders = self._orders
-        if not (orders.once or orders.accept_history_loss) or leadership.take(
-            lambda: leadership.waited_for is not None
-        ):
+        if not (orders.once or orders.accept_history_loss):
+            return
+        if leadership.take(lambda: leadership.waited_for is not None or self._stop.is_set(), wait=self._wait_for_first):
+            return
+        if self._stop.is_set():
             return
         who = leadership.waited_for
         active = f"{'another daemon' if who is None else who.name} is active and writes the log"

@@ -88,11 +88,12 @@ class Leadership:
 
     # ── for the capture ─────────────────────────────────────────────────────────────────────────────────────
 
-    def take(self, is_stopped: Callable[[], bool]) -> bool:
+    def take(self, is_stopped: Callable[[], bool], *, wait: bool = True) -> bool:
         """Wait as the standby until this process holds the lease. False if it was stopped first.
 
         Raises:
             ConfigurationError: the lease's place refuses this process, and has never answered it.
+            SourceUnavailable, SinkUnavailable: it does not answer, and never has; with `wait` it is asked again.
         """
         self._start()
         self._set_active(False)
@@ -100,7 +101,8 @@ class Leadership:
             while not is_stopped():
                 if self._may_write():
                     break
-                if isinstance(self._error, ConfigurationError) and not self._has_answered:
+                is_final = not wait or isinstance(self._error, ConfigurationError)
+                if self._error is not None and is_final and not self._has_answered:
                     raise self._error
                 self._changed.wait(SLICE_S)
             else:

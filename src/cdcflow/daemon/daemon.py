@@ -125,7 +125,7 @@ def run(
         except (SourceUnavailable, SinkUnavailable) as error:
             if capture.has_begun:
                 raise
-            raise never_reached(config, error) from None
+            raise never_reached(config, error, "lease" if capture.waits_for_lease else None) from None
 
 
 def _switching(components: RunningComponents, in_use: Callable[[], Config]) -> Callable[[bool], None]:
@@ -168,7 +168,10 @@ def never_reached(
     )
 
 
-_CHECKS = {"publish": "check that they run and that publish.kafka.brokers names them"}
+_CHECKS = {
+    "publish": "check that they run and that publish.kafka.brokers names them",
+    "lease": "check that its place runs and that service.lease.at names it",
+}
 
 
 def problems(config: Config) -> list[dict[str, object]]:

@@ -31,10 +31,13 @@ class Lease:
     def __init__(self, *, held: bool = True) -> None:
         self.held = held
         self.asked = 0
+        self.error: CdcflowError | None = None
         self.on_hold: Callable[[], object] = lambda: None
 
     def hold(self) -> bool:
         self.asked += 1
+        if self.error is not None:
+            raise self.error
         held = self.held
         self.on_hold()
         return held
@@ -48,7 +51,7 @@ class Lease:
 class Stage:
     """A capture in a thread, with a lease."""
 
-    def __init__(self, lease: Lease, orders: Orders | None = None) -> None:
+    def __init__(self, lease: Lease, orders: Orders | None = None, *, wait: bool = True) -> None:
         self.memory = Memory()
         self.lease = lease
         self.told: list[tuple[str, dict[str, object]]] = []
@@ -61,6 +64,7 @@ class Stage:
             orders=orders or Orders(),
             pace=LoopIntervals(heartbeat_s=1e9, tables_look_s=1e9),
             on_event=self.tell,
+            wait=wait,
             leadership=Leadership(lambda: self.lease, self.tell, log_is_on_peers=True),
         )
         self.thread = threading.Thread(target=self._run)
@@ -90,8 +94,8 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Stage]]:
     monkeypatch.setattr(leaderships, "SLICE_S", 0.005)
     started: list[Stage] = []
 
-    def start(lease: Lease, orders: Orders | None = None) -> Stage:
-        started.append(Stage(lease, orders))
+    def start(lease: Lease, orders: Orders | None = None, *, wait: bool = True) -> Stage:
+        started.append(Stage(lease, orders, wait=wait))
         started[-1].thread.start()
         return started[-1]
 
@@ -177,3 +181,36 @@ def test_order_to_abandon_the_position_is_carried_out_by_the_active_daemon(stage
     found = stage(Lease(), Orders(accept_history_loss=True))
     found.wait_for("capturing")
     assert found.failure is None
+
+
+@pytest.mark.parametrize("orders", [Orders(), Orders(once=True)])
+def test_lease_that_never_answered_ends_a_start_that_does_not_wait(stage: Callable[..., Stage], orders: Orders) -> None:
+    """A wrong address is more likely than an outage: `cdcflow run` without --wait says so, and `cdcflow backfill`."""
+    lease = Lease()
+    lease.error = SourceUnavailable("no answer")
+    found = stage(lease, orders, wait=False)
+    found.thread.join(10)
+    assert found.failure is lease.error
+    assert found.capture.waits_for_lease
+
+
+def test_lease_that_does_not_answer_is_waited_for(stage: Callable[..., Stage]) -> None:
+    lease = Lease()
+    lease.error = SourceUnavailable("no answer")
+    found = stage(lease)
+    wait_until(lambda: lease.asked > 3, "some requests")
+    lease.error = None
+    found.wait_for("capturing")
+    lease.error = SourceUnavailable("no answer")
+    wait_until(lambda: found.events("lease does not answer"), "the report")
+    assert found.failure is None
+
+
+def test_start_that_waits_for_an_answer_of_the_lease_can_be_stopped(stage: Callable[..., Stage]) -> None:
+    lease = Lease()
+    lease.error = SourceUnavailable("no answer")
+    found = stage(lease, Orders(once=True))
+    wait_until(lambda: lease.asked > 3, "some requests")
+    found.capture.stop()
+    found.thread.join(10)
+    assert not found.thread.is_alive()
