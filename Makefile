@@ -146,7 +146,7 @@ test-quorum: $(INSTALLED) ## takeovers of a log with peers under load, TAKEOVERS
 	TAKEOVERS=$(or $(TAKEOVERS),10) SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/integration/daemon/test_replicated_takeovers.py tests/integration/mysql_daemon/test_replicated_takeovers_of_binlogs.py -m long -n0 -s $(PYTEST)
 
 test-takeover: $(INSTALLED) ## N=200 takeovers under load, on each server and each lease, SEED=1; prints how long they take
-	N=$(or $(N),20) SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/integration/daemon/test_random_takeovers.py -m long -n0 -s $(PYTEST)
+	N=$(or $(N),24) SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/integration/daemon/test_random_takeovers.py -m long -n0 -s $(PYTEST)
 
 test-cluster: setup ## a standalone Spark cluster on an object store; two drivers on one warehouse, one of them stopped in between
 	@$(BIN)/python -m tests.servers.objects

@@ -43,6 +43,9 @@ CASES = (
 EACH = max(1, COUNT // len(CASES))
 WITH_CUTS = (*FAULTS, "cut off")
 
+READ_AGAIN = 0.4
+"""How often a table is being read when a fault happens."""
+
 pytestmark = pytest.mark.long
 _took: list[tuple[str, str, float]] = []
 
@@ -142,6 +145,8 @@ def take_over(
             bank.start_writing(SEED)
             for _ in range(EACH):
                 fault = dice.choice(allowed)
+                if dice.random() < READ_AGAIN:
+                    pair.read_again(dice.choice(("accounts", "entries")))
                 _took.append((case, fault, pair.take_over(fault)))
                 print(f"takeover: {case}: {fault}: {_took[-1][2]:.2f} s", flush=True)
             pair.finish()

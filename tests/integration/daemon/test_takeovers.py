@@ -14,6 +14,7 @@ from tests.servers.proxy import TcpProxy
 from tests.support.daemon.bank import Bank
 from tests.support.daemon.budget_outages import LOAD, Operated, repeated
 from tests.support.daemon.lease_takeovers import Pair, check_handover, check_takeovers
+from tests.support.polling import wait_until
 
 pytestmark = pytest.mark.postgres
 
@@ -66,3 +67,21 @@ def test_budget_of_the_source_is_held_while_no_daemon_can_get_the_lease(
         finally:
             bank.stop_writing()
             operated.end()
+
+
+@pytest.mark.long
+def test_executors_run_at_the_active_daemon_alone(bank: Bank) -> None:
+    """A standby with a Spark cluster of its own would cost as much as two, and a takeover must not wait for one."""
+    connected = "executors connected"
+    with Pair(bank, {"at": "source", "name": "shop"}, arguments=("--on", "local[2]")) as pair:
+        bank.start_writing(seed=9)
+        for fault in ("handover", "kill"):
+            active = pair.active()
+            standby = pair.other(active)
+            before = standby.count(connected)
+            wait_until(lambda: active.count(connected) > 0, "the executors", more=pair.text)  # noqa: B023
+            pair.read_again("accounts")
+            pair.take_over(fault)
+            wait_until(lambda: standby.count(connected) > before, "other executors", more=pair.text)  # noqa: B023
+        pair.read_again("accounts")
+        pair.finish()

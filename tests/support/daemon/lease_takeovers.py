@@ -27,6 +27,7 @@ from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.log.read import reader
 
 STARTED, TAKEN, GIVEN_UP, STANDING_BY = "capture started", "lease taken", "lease released", "standing by"
+CHUNK_READ = "range chunk read"
 POLL_S = 0.01
 FAULTS = ("kill", "suspend", "handover", "stop")
 """What happens to the active daemon. `suspend`: SIGSTOP until the other one has captured, then SIGCONT. `stop`: a
@@ -40,11 +41,12 @@ class Member:
 
     config: Path
     output: Path
+    arguments: Sequence[str] = ()
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         with self.output.open("ab") as output:
-            command = [sys.executable, "-m", "cdcflow", "run", "--wait", "--config", str(self.config)]
+            command = [sys.executable, "-m", "cdcflow", "run", "--wait", *self.arguments, "--config", str(self.config)]
             self.process = subprocess.Popen(command, stdout=output, stderr=output, cwd=self.config.parent)
 
     @property
@@ -78,7 +80,7 @@ class Pair:
     """Two daemons on one log of a bank that is written to. A context manager.
 
     `changed`: settings of the second one that differ, `changed_first`: of the first one. `proxies`: one for each
-    daemon, between it and the lease.
+    daemon, between it and the lease. `arguments`: more of them for `cdcflow run`.
     """
 
     bank: Branch
@@ -87,6 +89,7 @@ class Pair:
     members: list[Member] = field(default_factory=list)
     proxies: Sequence[TcpProxy] = ()
     changed_first: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Sequence[str] = ()
 
     def __enter__(self) -> Pair:
         self.bank.other_settings = {**self.bank.other_settings, "service": {"lease": dict(self.lease)}}
@@ -96,7 +99,7 @@ class Pair:
         common = yaml.safe_load(self.bank.config_path.read_text())
         for config, changed in zip(configs, (self.changed_first, self.changed), strict=True):
             config.write_text(yaml.safe_dump(_merged(common, changed)))
-        self.members = [Member(c, self.bank.folder / f"{c.stem}.out") for c in configs]
+        self.members = [Member(c, self.bank.folder / f"{c.stem}.out", self.arguments) for c in configs]
         self.members[0].start()
         wait_until(self.members[0].is_active, "the first daemon to be active", more=self.members[0].text)
         self.members[1].start()
@@ -175,6 +178,13 @@ class Pair:
     def _write_more(self) -> None:
         before = self.bank.transactions
         self.bank.wait_until(lambda: self.bank.transactions > before + TRANSACTIONS, "the writer to continue")
+
+    def read_again(self, table: str) -> None:
+        """Have the active daemon read a table again, and return when it has begun."""
+        active = self.active()
+        begun = active.count(CHUNK_READ)
+        ask(load(active.config).log.folder, {"op": "backfill", "tables": [f"{self.bank.schema}.{table}"]})
+        wait_until(lambda: active.count(CHUNK_READ) > begun, f"rows of {table}", more=self.text, pause_max_s=POLL_S)
 
     def finish(self) -> None:
         """Stop writing, let the log catch up, end both daemons, and compare the log with the source."""
