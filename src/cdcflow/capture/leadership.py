@@ -93,7 +93,7 @@ class Leadership:
 
         Raises:
             ConfigurationError: the lease's place refuses this process, and has never answered it.
-            SourceUnavailable, SinkUnavailable: it does not answer, and never has; with `wait` it is asked again.
+            SourceUnavailable, SinkUnavailable: it does not answer, and never has. With `wait` it is tried again.
         """
         self._start()
         self._set_active(False)

@@ -71,7 +71,7 @@ def test_budget_of_the_source_is_held_while_no_daemon_can_get_the_lease(
 
 @pytest.mark.long
 def test_executors_run_at_the_active_daemon_alone(bank: Bank) -> None:
-    """A standby with a Spark cluster of its own would cost as much as two, and a takeover must not wait for one."""
+    """Two Spark clusters would cost twice as much, and a takeover must not wait for one."""
     connected = "executors connected"
     with Pair(bank, {"at": "source", "name": "shop"}, arguments=("--on", "local[2]")) as pair:
         bank.start_writing(seed=9)

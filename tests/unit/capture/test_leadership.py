@@ -185,7 +185,7 @@ def test_order_to_abandon_the_position_is_carried_out_by_the_active_daemon(stage
 
 @pytest.mark.parametrize("orders", [Orders(), Orders(once=True)])
 def test_lease_that_never_answered_ends_a_start_that_does_not_wait(stage: Callable[..., Stage], orders: Orders) -> None:
-    """A wrong address is more likely than an outage: `cdcflow run` without --wait says so, and `cdcflow backfill`."""
+    """A wrong address is more likely than an outage: `cdcflow run` without --wait ends, as does `cdcflow backfill`."""
     lease = Lease()
     lease.error = SourceUnavailable("no answer")
     found = stage(lease, orders, wait=False)
