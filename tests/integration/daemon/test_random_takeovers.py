@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import statistics
@@ -47,6 +48,7 @@ READ_AGAIN = 0.4
 """How often a table is being read when a fault happens."""
 
 pytestmark = pytest.mark.long
+_numbers = itertools.count(1)
 _took: list[tuple[str, str, float]] = []
 
 
@@ -87,7 +89,7 @@ def test_takeovers_lose_double_and_reorder_nothing(
         else:
             servers: Callable[[Flavor], MySQLServer] = request.getfixturevalue("mysql_servers")
             of_flavor = servers("mysql" if server == "mysql" else "mariadb")
-            bank = MySQLBank(of_flavor.create_database("takeovers"), tmp_path)
+            bank = MySQLBank(of_flavor.create_database(f"takeovers_{next(_numbers)}"), tmp_path)
             port, url = int(of_flavor.port), of_flavor.url()
         lease: dict[str, Any] = {"at": "source", "name": "takeovers"}
         changed: tuple[dict[str, Any], ...] = ({}, {})
