@@ -24,6 +24,7 @@ from cdcflow.wiring.logs import (
     topics,
 )
 from cdcflow.wiring.plugged import part_findings
+from cdcflow.wiring.source_load import reading_findings
 
 
 def doctor(config: Config) -> list[Finding]:
@@ -38,6 +39,7 @@ def doctor(config: Config) -> list[Finding]:
             with contextlib.suppress(CdcflowError):  # an unreachable server already has its own finding
                 found += source.left_behind(log_id(config))
                 found += control_findings(config)
+                found += reading_findings(config)
     finally:
         source.close()
     return [*found, *of_log, *_lease_findings(config), *part_findings(config)]

@@ -10,18 +10,20 @@ from functools import partial
 from cdcflow.capture.governor import Governor, OpenProbe
 from cdcflow.capture.observations import OnEvent
 from cdcflow.capture.ports.budgeted_log import BudgetedLog
+from cdcflow.capture.ports.findings import Finding
 from cdcflow.capture.ports.source_probe import SourceProbe
 from cdcflow.capture.reading_calendar import ReadingCalendar
 from cdcflow.config import Config, MySQL, Postgres
 from cdcflow.log.maintenance.day_ledger import FileLedger
 from cdcflow.model.log_budget import LogBudget
-from cdcflow.model.source_load import LoadLimits, ReadingLimits, SourceLoad
+from cdcflow.model.source_load import Gauge, LoadLimits, ReadingLimits, SourceLoad
 from cdcflow.sources.engine.passwords import secret_of
 from cdcflow.wiring.log_budget import budget, budgeted_log
 from cdcflow.wiring.logs import log_id
 
 BUDGET_EVERY_S = 5.0
 """How often the kept log is measured: the server lists files for that."""
+SECOND_LOAD_S = 0.2
 
 
 def governor(config: Config, tell: OnEvent) -> Governor:
@@ -69,6 +71,30 @@ def _server_probe(config: Config, limits: LoadLimits) -> SourceProbe:
     from cdcflow.sources.mysql.source import slot_of
 
     return in_mysql.source_probe(settings, secret_of(settings.password), limits, slot_of(log_id(config)))
+
+
+def reading_findings(config: Config) -> list[Finding]:
+    """Whether everything with a limit in `source.backfill.limits` can be measured: what cannot holds every reading."""
+    limits = reading_limits(config).load
+    opens = open_probe(config)
+    if opens is None or not limits.gauges:
+        return []
+    probe = opens()
+    try:
+        probe.load()  # some gauges need a second measurement
+        time.sleep(SECOND_LOAD_S)
+        found = probe.load()
+    finally:
+        probe.close()
+    return [_finding(gauge, limits, found) for gauge in limits.gauges]
+
+
+def _finding(gauge: Gauge, limits: LoadLimits, found: SourceLoad) -> Finding:
+    subject, limit = f"source.backfill.limits.{gauge}", limits.of(gauge)
+    if gauge not in found.values:
+        why = found.unknown.get(gauge, "the server does not tell it")
+        return Finding("error", subject, "cannot be measured, so no existing row would be read", why)
+    return Finding("ok", subject, f"{found.values[gauge]:,.4g} now, the limit is {limit:,.4g}")
 
 
 class BudgetProbe:

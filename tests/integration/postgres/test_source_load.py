@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.servers.postgres import Database, PostgresServer
 from tests.support.polling import wait_until
 
-from cdcflow.config import Postgres
-from cdcflow.model.source_load import LoadLimits, SourceLoad
+from cdcflow.config import Config, Postgres
+from cdcflow.model.source_load import LoadLimits
 from cdcflow.sources.engine.load import SqlProbe
 from cdcflow.sources.postgres.connection import Connection
 from cdcflow.sources.postgres.load import source_probe
+from cdcflow.wiring.source_load import reading_findings
 
 pytestmark = [pytest.mark.postgres, pytest.mark.long]
 
@@ -41,25 +44,23 @@ def test_sessions_that_wait_for_a_lock_are_counted(database: Database) -> None:
     probe.close()
 
 
-def test_hidden_measures_name_the_grants_that_show_them(database: Database) -> None:
-    """The remedy is followed to the letter: until then nothing is read, because unknown is not within a limit."""
-    database.execute("CREATE ROLE capturer LOGIN REPLICATION")
+def test_hidden_measures_name_the_grants_that_show_them(database: Database, tmp_path: Path) -> None:
+    """`cdcflow doctor` prints the remedy, which is followed to the letter: until then nothing is read, because unknown
+    is not within a limit."""
+    database.execute('CREATE ROLE "the Capturer" LOGIN REPLICATION')
     try:
-        probe = probe_of(database.url_as("capturer"), LoadLimits(cpu_used=0.9))
-        why = probe.load().unknown["cpu_used"]
-        assert "GRANT pg_read_server_files TO this user" in why
-        assert "GRANT EXECUTE ON FUNCTION pg_catalog.pg_read_file(text) TO it" in why
-        database.execute("GRANT pg_read_server_files TO capturer")
-        database.execute("GRANT EXECUTE ON FUNCTION pg_catalog.pg_read_file(text) TO capturer")
-
-        def used() -> SourceLoad | None:
-            found = probe.load()
-            return found if found.values else None
-
-        assert 0 <= wait_until(used, "the processors to be measured").values["cpu_used"] <= 1
-        probe.close()
+        limits = {"cpu_used": 0.9, "lock_waits": 1_000}
+        source = {"kind": "postgres", "url": database.url_as("the%20Capturer"), "backfill": {"limits": limits}}
+        config = Config.model_validate({"source": source, "log": {"path": str(tmp_path / "log")}})
+        cpu, waits = sorted(reading_findings(config), key=lambda finding: finding.subject)
+        assert (cpu.level, waits.level) == ("error", "ok")
+        assert cpu.remedy is not None
+        grants = re.findall(r"GRANT [^;]+", cpu.remedy)
+        assert len(grants) == 2
+        database.execute("; ".join(grants))
+        assert [finding.level for finding in reading_findings(config)] == ["ok", "ok"]
     finally:
-        database.execute("DROP OWNED BY capturer; DROP ROLE capturer")
+        database.execute('DROP OWNED BY "the Capturer"; DROP ROLE "the Capturer"')
 
 
 def test_commit_of_a_probe_waits_as_one_of_an_application_does(own_postgres: PostgresServer) -> None:

@@ -60,7 +60,7 @@ class ReplicaLag:
         assert row is not None  # noqa: S101  an aggregate has one row
         end, _, hidden, replayed = row
         if hidden:
-            raise Unknown("the lag of standbys is hidden from this user; run GRANT pg_monitor TO it")
+            raise Unknown(f"the lag of standbys is hidden from this user; run GRANT pg_monitor TO {_role(connection)}")
         self._ends.record(Lsn.parse(end))
         if replayed is None:
             return 0.0
@@ -85,9 +85,10 @@ class CpuUsed:
         try:
             row = connection.execute(_CPU.encode()).fetchone()
         except (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedFile):
+            role = _role(connection)
             raise Unknown(
-                "the server does not tell how busy its processors are; on Linux run GRANT pg_read_server_files TO this "
-                "user, and GRANT EXECUTE ON FUNCTION pg_catalog.pg_read_file(text) TO it; or remove "
+                "the server does not tell how busy its processors are; on Linux run GRANT pg_read_server_files TO "
+                f"{role}; GRANT EXECUTE ON FUNCTION pg_catalog.pg_read_file(text) TO {role}; or remove "
                 "source.backfill.limits.cpu_used"
             ) from None
         now = cpu_times(str(row[0]) if row else "")
@@ -95,6 +96,13 @@ class CpuUsed:
         if before is None or now[1] <= before[1]:
             raise Unknown("the processors are measured")
         return (now[0] - before[0]) / (now[1] - before[1])
+
+
+def _role(connection: Connection) -> str:
+    """The name of this user's role, as a statement needs it."""
+    row = connection.execute(b"SELECT pg_catalog.quote_ident(current_user)").fetchone()
+    assert row is not None  # noqa: S101  one row
+    return str(row[0])
 
 
 def cpu_times(stat: str) -> tuple[int, int]:
