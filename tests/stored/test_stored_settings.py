@@ -18,6 +18,7 @@ LATER = {
     *(f"merge.derive.{name}" for name in ("key", "sql", "from", "transform", "version")),
     *(f"source.log_budget{name}" for name in ("", "_age", "_then")),
     "source.backfill.hours",
+    "source.backfill.url",
     *(f"source.backfill.per_day.{name}" for name in ("rows", "bytes", "time")),
     *(
         f"source.backfill.limits.{name}"

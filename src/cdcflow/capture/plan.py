@@ -122,10 +122,12 @@ def plan(
     rates: Rates | None = None,
     merged: Collection[TableId] | None = None,
     limits: tuple[LogLimit, ...] | None = None,
+    rows_from: str = "",
 ) -> Plan:
     """Compute what will happen.
 
     `preview`: None if the source refuses the settings. `merged`: the tables with a current-state table; None: unknown.
+    `rows_from`: the server that rows are read from, if changes are captured elsewhere.
     """
     rates = rates or Rates()
     tables = () if preview is None else tuple(_tables(preview, progress, merged))
@@ -138,6 +140,7 @@ def plan(
         (
             *_warnings(tables, settings, is_running=is_running),
             *_hours_warnings(tables, rates.calendar),
+            *_rows_from(tables, rows_from),
             *_lacking(preview, progress, tables),
             *_left_out(preview),
             *_outlasting(costs, limits or ()),
@@ -249,6 +252,11 @@ def _warnings(tables: Sequence[TablePlan], settings: Sequence[SettingChange], *,
 def _hours_warnings(tables: Sequence[TablePlan], calendar: ReadingCalendar | None) -> Iterator[str]:
     if calendar is not None and calendar.begins_at is not None and any(t.is_read for t in tables):
         yield f"rows are not read before {calendar.begins_at.isoformat(timespec='minutes')}: source.backfill.hours"
+
+
+def _rows_from(tables: Sequence[TablePlan], server: str) -> Iterator[str]:
+    if server and any(t.is_read for t in tables):
+        yield f"rows are read from {server}: source.backfill.url"
 
 
 def _lacking(preview: Preview | None, progress: Progress, tables: Sequence[TablePlan]) -> Iterator[str]:

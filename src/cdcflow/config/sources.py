@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -87,6 +88,10 @@ def zone_of(name: str) -> ZoneInfo:
 class Backfill(Settings):
     """How existing rows are read."""
 
+    url: str | None = None
+    """PostgreSQL: a standby of the server of `source.url` that existing rows are read from, while changes are captured
+    from `source.url` ([backfill.md](backfill.md#from-a-standby)). The password and `ssh` are those of the source: write
+    the same user and database. Default: rows are read at `source.url`."""
     chunk_time_target_ms: int = Field(200, gt=0)
     """Chunks of existing rows grow and shrink towards this reading time, in milliseconds."""
     chunk_time_live_ms: int = Field(50, gt=0)
@@ -175,6 +180,8 @@ class SourceSettings(Settings):
 
     @model_validator(mode="after")
     def _is_measured(self) -> Self:
+        if self.backfill.url is not None and not isinstance(self, Postgres):
+            raise ValueError(f"backfill.url is not possible for a source of kind {self.kind}; remove it")
         if not isinstance(self, _Database):
             names = ("commit_latency_ratio", "replica_lag", "replicas", "lock_waits", "history_list_length", "cpu_used")
             self.backfill.refuse(*names, because=f"a source of kind {self.kind} is not measured")
@@ -210,10 +217,11 @@ class _Database(SourceSettings):
 
     @model_validator(mode="after")
     def _one_host_through_ssh(self) -> Self:
-        if self.ssh is not None and not is_one_host(self.url):
-            raise ValueError(
-                "ssh needs a source.url with one host, as the SSH server reaches it; no socket, and no list of hosts"
-            )
+        for name, url in (("source.url", self.url), ("source.backfill.url", self.backfill.url)):
+            if self.ssh is not None and url is not None and not is_one_host(url):
+                raise ValueError(
+                    f"ssh needs a {name} with one host, as the SSH server reaches it; no socket, and no list of hosts"
+                )
         return self
 
     @property
@@ -278,6 +286,8 @@ class Postgres(_Database):
 
     @model_validator(mode="after")
     def _limits(self) -> Postgres:
+        if self.backfill.url is not None:
+            _check_backfill_url(self.backfill.url, postgres_url)
         self.backfill.refuse("replicas", because="the server knows its standbys")
         self.backfill.refuse("history_list_length", because="only InnoDB has a history list")
         return self
@@ -288,6 +298,13 @@ class Postgres(_Database):
         if policy != "text" and re.fullmatch(r"decimal\(\d{1,2},\d{1,2}\)", policy) is None:
             raise ValueError("must be text or decimal(precision,scale)")
         return policy
+
+
+def _check_backfill_url(url: str, check: Callable[[str], object]) -> None:
+    try:
+        check(url)
+    except ValueError as error:
+        raise ValueError(f"backfill.url {error}") from None
 
 
 def _off(value: object) -> object:

@@ -195,16 +195,24 @@ def addresses(config: Config) -> dict[str, str]:
     return found
 
 
-def _address_of(config: Config) -> str:
+def _address_of(config: Config, other_url: str = "") -> str:
+    """The source's address, or that of another server that the source's settings name."""
     settings = config.database
     if not isinstance(settings, Postgres | MySQL):
         return plugin_of(settings).address(settings)
     through = "" if settings.ssh is None else f", through the SSH server {settings.ssh}"
     if isinstance(settings, Postgres):
-        return f"{Address.parse(settings.url).parts}{through}"
+        return f"{Address.parse(other_url or settings.url).parts}{through}"
     from cdcflow.sources.mysql.connection import Address as MySQLAddress
 
-    return f"{MySQLAddress.parse(settings.url).parts}{through}"
+    return f"{MySQLAddress.parse(other_url or settings.url).parts}{through}"
+
+
+def rows_address(config: Config) -> str:
+    """The server that existing rows are read from, for messages; "" if it is that of `source.url`."""
+    settings = config.database
+    url = settings.backfill.url
+    return "" if url is None else _address_of(config, url)
 
 
 def publisher(config: Config, on_event: OnEvent | None = None) -> Publisher:

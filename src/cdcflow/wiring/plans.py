@@ -17,7 +17,7 @@ from cdcflow.log.maintenance.retention import is_here
 from cdcflow.model.log_budget import LogLimit
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId
-from cdcflow.wiring.captures import open_source
+from cdcflow.wiring.captures import open_source, rows_address
 from cdcflow.wiring.logs import log_id, newest_checkpoint
 from cdcflow.wiring.source_load import reading_calendar
 from cdcflow.wiring.warehouses import is_merged_here, policies, warehouse
@@ -53,6 +53,7 @@ def plan_capture(
         rates=replace(rates or Rates(), rows_per_second_max=limit, calendar=reading_calendar(config)),
         merged=merged_tables(config, tables),
         limits=limits,
+        rows_from=rows_address(config),
     )
 
 

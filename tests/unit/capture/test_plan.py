@@ -85,6 +85,12 @@ def test_effects_beyond_the_request_are_warned_of() -> None:
     assert ["read again" in left[0], "gets no more changes" in left[1]] == [True, True]
 
 
+def test_server_that_rows_are_read_from_is_named_if_rows_are_read() -> None:
+    (warning,) = planned(TablePreview(A, 1), None, rows_from="host standby").warnings
+    assert warning == "rows are read from host standby: source.backfill.url"
+    assert planned(TablePreview(A, 1), DONE, rows_from="host standby").warnings == ()
+
+
 def test_a_selected_table_that_cannot_be_captured_is_named() -> None:
     """It is in no log, and who selected it must not believe that it is."""
     found = plan(Preview((), (B,)), Progress({}), (), is_running=True)

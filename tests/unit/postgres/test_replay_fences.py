@@ -49,6 +49,13 @@ def test_what_every_fence_in_use_sees_is_forgotten_and_stays_visible() -> None:
     assert late.hidden(ids(1, 2, 3)).tolist() == [3]
 
 
+def test_end_is_a_bound_after_everything_that_was_delivered() -> None:
+    assert delivered(since=70).end == Lsn(70)
+    commits = delivered((900, 100), (50, 200))
+    assert commits.fence(commits.end).hidden(ids(900, 50)).tolist() == []
+    assert commits.fence(Lsn(commits.end.value - 1)).hidden(ids(900, 50)).tolist() == [50]
+
+
 def test_nothing_is_forgotten_while_a_bound_has_no_fence_yet() -> None:
     commits = delivered((1, 100), (2, 200))
     with commits.look():

@@ -221,7 +221,8 @@ class Chunks(Generic[C, P, R]):
     `parts_at_once`: the maximum number of connections through which one chunk is read. `pool` is closed together with
     this. `whole_bytes_max`: the maximum size of a table without a key, which is read in one piece. A chunk of kind
     "keys" ends early at `keys_bytes_max`. If `readers` is given, they read the parts of range chunks, as many at once
-    as there are readers.
+    as there are readers. `reading`: connections to a server that replicates from that of `pool`, through which rows are
+    read (None: they are read through `pool`); it is closed with this, too.
     """
 
     def __init__(
@@ -233,10 +234,12 @@ class Chunks(Generic[C, P, R]):
         whole_bytes_max: int = WHOLE_BYTES_MAX,
         keys_bytes_max: int = KEYS_BYTES_MAX,
         readers: Readers | None = None,
+        reading: Pool[C] | None = None,
     ) -> None:
         self._others = readers
         self._dialect = dialect
         self._pool = pool
+        self._reading = pool if reading is None else reading
         self._parts_at_once = parts_at_once
         self._whole_bytes_max = whole_bytes_max
         self._keys_bytes_max = keys_bytes_max
@@ -294,7 +297,7 @@ class Chunks(Generic[C, P, R]):
 
     def hash(self) -> Hash:
         dialect = cast("DigestingDialect[C]", self._dialect)
-        return self._pool.run("querying the hash functions of the server", dialect.hash)
+        return self._reading.run("querying the hash functions of the server", dialect.hash)
 
     def sum_chunk(self, chunk: Chunk, buckets: Buckets) -> ChunkSums:
         began = time.monotonic()
@@ -330,6 +333,7 @@ class Chunks(Generic[C, P, R]):
 
     def close(self) -> None:
         self._pool.close()
+        self._reading.close()
         self._readers.shutdown(wait=True, cancel_futures=True)
         self._dialect.close()
 
@@ -463,7 +467,7 @@ class Chunks(Generic[C, P, R]):
         )
 
     def _run(self, chunk: Chunk, work: Callable[[C], T]) -> T:
-        return self._pool.run(f"reading {chunk.table}", work)
+        return self._reading.run(f"reading {chunk.table}", work)
 
 
 def _read(table: OpenTable[P, R], part: P) -> Callable[[], R]:

@@ -123,7 +123,7 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
 
     `look_up` returns the captured table that has a name; `beat` is called with every heartbeat and may raise (the
     source watches its publication there). `take_version` returns a table's row version (see `rewrites`). `fences` are
-    those of a primary or of a standby. `pool` serves queries that must not run in a chunk's own snapshot.
+    those of a primary or of a standby, or of both. `pool` serves queries that must not run in a chunk's own snapshot.
     """
 
     def __init__(
@@ -258,6 +258,7 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
 
     def close(self) -> None:
         self._decoders.shutdown(wait=True, cancel_futures=True)
+        self._fences.close()
 
     def _with_attached(self, table: TableId, plan: PagePlan) -> PagePlan:
         """At the end of a plan: the plan with partitions that came since. One that was attached had rows before,

@@ -21,7 +21,13 @@ from cdcflow.sources.engine.findings import (
     warning,
 )
 from cdcflow.sources.engine.selection import Selection, advice
-from cdcflow.sources.postgres import budget_findings, publication, slot, standby_findings
+from cdcflow.sources.postgres import (
+    backfill_standby_findings,
+    budget_findings,
+    publication,
+    slot,
+    standby_findings,
+)
 from cdcflow.sources.postgres.catalog import CatalogTable, Selected, select
 from cdcflow.sources.postgres.connection import Connection, Connector, query_row, quote_name
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled
@@ -114,6 +120,7 @@ def findings(connector: Connector, settings: Postgres, selection: Selection) -> 
             yield from _publication(connection, settings, selected, role)
             yield from _locked_findings(connection, settings, selected)
             yield from _old_transaction(connection)
+            yield from _backfill_standby(connector, settings)
         yield from _slot(connection, settings, role)
         may_create = role.creates_in_database or role.is_superuser
         if not (at_standby and settings.releases):
@@ -247,6 +254,12 @@ def _replication(connector: Connector, role: _Role) -> Iterator[Finding]:
         yield of_error("replication connection", error)
     else:
         yield ok("replication connection", "is accepted")
+
+
+def _backfill_standby(connector: Connector, settings: Postgres) -> Iterator[Finding]:
+    if settings.backfill.url is not None:
+        reading = Connector(settings.backfill.url, connector.secret, settings.ssh)
+        yield from backfill_standby_findings.findings(reading, identify(connector))
 
 
 def _tables(connection: Connection, selected: Selected, role: _Role) -> Iterator[Finding]:

@@ -64,6 +64,8 @@ class ServerFences(Protocol):
         """Let an idle stream show that it moves."""
         ...
 
+    def close(self) -> None: ...
+
 
 class PrimaryFences:
     """Implements `ServerFences` with messages in the log, with this prefix, and with the ids of transactions."""
@@ -91,6 +93,9 @@ class PrimaryFences:
     def beat(self, connection: Connection) -> None:
         """Write a mark that no reader waits for."""
         self._emit(connection, HEARTBEAT, "off")
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def _emit(self, connection: Connection, content: str, synchronous_commit: str) -> None:
         # A mark must not wait for a standby: it would then wait for what it is to bracket (E1).
@@ -169,6 +174,9 @@ class StandbyFences:
         self._check(is_standby=is_standby)
         if self._run is not None and commit_ts is not None:
             self._run.marks.expect_time(commit_ts, Lsn.parse(replayed))
+
+    def close(self) -> None:
+        """Nothing is open."""
 
     def _looking(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext() if self._run is None else self._run.commits.look()

@@ -76,6 +76,12 @@ class DeliveredCommits(FencesInUse[ReplayVisibility]):
             with self._lock:
                 self._parts.append((xids, begins))
 
+    @property
+    def end(self) -> Lsn:
+        """A bound after every commit that was delivered."""
+        with self._lock:
+            return Lsn(int(self._parts[-1][1][-1]) + 1 if self._parts else self._forgotten)
+
     def fence(self, bound: Lsn) -> ReplayVisibility:
         """A fence at a bound that was read within a `look`.
 

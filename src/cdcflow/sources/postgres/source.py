@@ -28,9 +28,11 @@ from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.moves import check_tables, log_is_empty
 from cdcflow.sources.engine.passwords import Secret
 from cdcflow.sources.engine.policies import ByShape, Policies
+from cdcflow.sources.engine.replica_wait import executors_read_elsewhere
 from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.engine.source import Begun, ComparableSource, Move, Sizes, Start
-from cdcflow.sources.postgres import publication, samples, slot, slot_release
+from cdcflow.sources.postgres import backfill_standby, publication, samples, slot, slot_release
+from cdcflow.sources.postgres.backfill_standby import BackfillFences, BackfillStandby
 from cdcflow.sources.postgres.catalog import Catalog, CatalogTable, Selected
 from cdcflow.sources.postgres.catch_up import Windows
 from cdcflow.sources.postgres.chunks import CHUNK_BYTES_MAX, PostgresChunks, mark_prefix
@@ -44,6 +46,7 @@ from cdcflow.sources.postgres.lsn import START, Lsn, lsn_of, position_of
 from cdcflow.sources.postgres.moves import Finder, Route, is_no_target, server_text, steps
 from cdcflow.sources.postgres.preparation import Preparation
 from cdcflow.sources.postgres.recovery import RECEIVED_END, is_standby, log_end
+from cdcflow.sources.postgres.replay_fences import DeliveredCommits
 from cdcflow.sources.postgres.rewrites import RowVersions
 from cdcflow.sources.postgres.slot_names import Names, made_name
 from cdcflow.sources.postgres.standby import check_replayed, check_standby
@@ -107,6 +110,9 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         self._older_wait_s = older_wait_s
         self._joining: Mapping[TableId, int] = {}
         self._standby: StandbyRun | None = None
+        self._commits: DeliveredCommits | None = None
+        self._system: IdentifiedSystem | None = None
+        self._backfill_standby: BackfillStandby | None = None
         self._has_binary: bool | None = None
 
     # ── engine.source ───────────────────────────────────────────────────────────────────────────────────────
@@ -140,6 +146,8 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         if at_standby:
             check_standby(connection, self._settings, names.slot, before, is_loss_accepted=start.is_loss_accepted)
             check_replayed(connection, position)
+        elif position is None and (reading := self._backfill_connector()) is not None:
+            backfill_standby.check_at_first_start(reading, system)
         if self._replaces_reader:
             slot.end_reader(connection, names.slot)
         replaced = self._is_replaced(connection, start, system) if route is None else route.kind == "other"
@@ -182,6 +190,8 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
             done = preparation.move(route, start.transactions_back)
         self._joining = done.joining
         self._standby = StandbyRun.beginning_at(done.position, system.timeline) if at_standby else None
+        self._system = system
+        self._commits = None if self._settings.backfill.url is None else DeliveredCommits(done.position)
         selected, self._left_out = selected.without(self._joining), (*self._left_out, *sorted(self._joining))
         self._table_names.capture(selected)
         is_unbroken = done.history is SourceHistory.CONTINUES
@@ -276,6 +286,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
             publication=state.publication,
             open_spool=open_spool,
             standby=self._standby,
+            commits=self._commits,
         )
         return start.open(lsn_of(position), binary=self._settings.binary and has_binary)
 
@@ -321,7 +332,10 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         name = self._state.slot if self._state else self._settings.slot
         if name is None and log_id:
             name = Names.of(self._settings, log_id).slot
-        return status_of(connection, name or only_slot(connection), acknowledged)
+        found = status_of(connection, name or only_slot(connection), acknowledged)
+        if self._backfill_standby is None:
+            return found
+        return replace(found, details={**found.details, "backfill_from": self._backfill_standby.waits.status})
 
     def _remember_captured(self, before: PostgresState | None) -> None:
         """Keep in mind which names the log has captured, of those that the settings still select."""
@@ -450,6 +464,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
     def chunks(self) -> Chunks[Connection, Any, Any]:  # Any: the dialect's own parts
         pool = Pool(Connector.of(self._settings, self._connector.secret), "chunks")
         at_once = self._settings.backfill.ranges_at_once if self._readers is None else self._readers.count
+        standby = self._backfill_standby = self._open_backfill_standby()
         dialect = PostgresChunks(
             pool,
             policy=self._policy,
@@ -457,7 +472,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
             look_up=self._table_names.look_up,
             beat=self._check_publication,
             take_version=self._row_versions.take,
-            fences=self._fences(),
+            fences=self._fences(standby),
             chunk_bytes_max=self._chunk_bytes_max,
         )
         return Chunks(
@@ -467,14 +482,31 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
             whole_bytes_max=self._settings.backfill.whole_bytes_max,
             keys_bytes_max=self._chunk_bytes_max,
             readers=self._readers,
+            reading=None if standby is None else standby.pool,
         )
 
-    def _fences(self) -> ServerFences:
+    def _backfill_connector(self) -> Connector | None:
+        """The way to the standby that rows are read from; None if they are read at `source.url`."""
+        url = self._settings.backfill.url
+        return None if url is None else Connector(url, self._connector.secret, self._settings.ssh)
+
+    def _open_backfill_standby(self) -> BackfillStandby | None:
+        connector = self._backfill_connector()
+        if connector is None:
+            return None
+        if self._readers is not None:
+            raise executors_read_elsewhere()
+        return BackfillStandby(connector, self._system or identify(self._connector), self._catalog)
+
+    def _fences(self, backfill_from: BackfillStandby | None) -> ServerFences:
         """Those of the run; in a process without one, what the server is now."""
+        marks = PrimaryFences(mark_prefix(self._state.slot if self._state else ""))
+        if backfill_from is not None:
+            return BackfillFences(marks, backfill_from, self._commits)
         is_prepared = self._captured is not None
         if self._standby or (not is_prepared and self._catalog.ask("looking for a standby", is_standby)):
             return StandbyFences(self._standby)
-        return PrimaryFences(mark_prefix(self._state.slot if self._state else ""))
+        return marks
 
     def part_reader(self) -> PartReader:
         """Reads parts of chunks for another process that has this source open."""

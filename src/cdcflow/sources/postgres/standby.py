@@ -43,6 +43,12 @@ def unsupported_settings(settings: Postgres) -> Iterator[Unsupported]:
             "cdcflow answers in that table",
             "remove source.control_table, and use `cdcflow ctl`",
         )
+    if settings.backfill.url is not None:
+        yield Unsupported(
+            "source.backfill.url",
+            "rows that are read elsewhere are placed by marks in the primary's log",
+            "remove source.backfill.url, and rows are read from this standby; or point source.url at the primary",
+        )
     if settings.failover:
         yield Unsupported(
             "source.failover",

@@ -17,6 +17,7 @@ from cdcflow.sources.postgres.fences import StandbyRun
 from cdcflow.sources.postgres.hidden_changes import HiddenChanges
 from cdcflow.sources.postgres.lsn import Lsn
 from cdcflow.sources.postgres.pgoutput import OnCommits, PgoutputDecoder, Relation
+from cdcflow.sources.postgres.replay_fences import DeliveredCommits
 from cdcflow.sources.postgres.replay_marks import PlacedMarks
 from cdcflow.sources.postgres.rewrites import RowVersions
 from cdcflow.sources.postgres.slot import Slot
@@ -28,7 +29,8 @@ from cdcflow.sources.postgres.unbroken import no_slot
 
 @dataclass(frozen=True, slots=True)
 class StreamStart:
-    """What a stream needs to be opened: how it decodes, and which connections it uses. `standby`: None at a primary."""
+    """What a stream needs to be opened: how it decodes, and which connections it uses. `standby`: None at a primary.
+    `commits`: what remembers delivered commits for chunks that are read from a primary's standby."""
 
     connector: Connector
     catalog: Catalog
@@ -39,6 +41,7 @@ class StreamStart:
     publication: str
     open_spool: OpenSpool
     standby: StandbyRun | None = None
+    commits: DeliveredCommits | None = None
 
     def open(self, position: Lsn, *, binary: bool) -> Stream:
         """Everything after `position`. `binary`: all captured tables have a binary form."""
@@ -56,7 +59,7 @@ class StreamStart:
             publication=self.publication,
             position=position,
             binary=binary,
-            make_decoder=self._decoder,
+            make_decoder=partial(self._decoder, on_commits=self._on_commits),
             check_slot=self._whole_slot,
             open_stream=self._stream,
             windows=self.windows,
@@ -73,11 +76,15 @@ class StreamStart:
             acknowledged=acknowledged,
             binary=binary,
             streaming=self.settings.streaming,
-            make_decoder=partial(self._decoder, on_commits=None if marks is None else marks.add),
+            make_decoder=partial(self._decoder, on_commits=self._on_commits if marks is None else marks.add),
             check_slot=self._whole_slot,
             marks=marks,
             watch=None if run is None else TimelineWatch(self.connector, run.timeline),
         )
+
+    @property
+    def _on_commits(self) -> OnCommits | None:
+        return None if self.commits is None else self.commits.add
 
     def _decoder(self, after: Lsn, binary: bool, on_commits: OnCommits | None = None) -> PgoutputDecoder:
         return PgoutputDecoder(
