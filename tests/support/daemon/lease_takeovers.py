@@ -102,7 +102,7 @@ class Pair:
         self.members = [Member(c, self.bank.folder / f"{c.stem}.out", self.arguments) for c in configs]
         self.members[0].start()
         wait_until(self.members[0].is_active, "the first daemon to be active", more=self.members[0].text)
-        self.members[1].start()
+        self._ready(self.members[1])
         wait_until(lambda: self.bank.has_reached(""), "the first backfill", more=self.text)
         return self
 
