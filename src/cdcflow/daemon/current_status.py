@@ -24,8 +24,18 @@ from cdcflow.model.position import Checkpoint, position_text
 
 def current(settings: Config) -> dict[str, Any]:
     """The status of the running daemon, or of the log when none runs."""
-    found = ask(settings.log.folder, {"op": "status"}) or {**_from_log(settings), **_lease(settings)}
+    found = ask(settings.log.folder, {"op": "status"}) or _without_daemon(settings)
     return {**found, **wiring.upload_status(settings)}
+
+
+def _without_daemon(settings: Config) -> dict[str, Any]:
+    """The status if no daemon on this machine captures; a standby does not answer. Another machine's may capture."""
+    found = {**_from_log(settings), **_lease(settings)}
+    holder = found.get("lease", {}).get("holder")
+    if holder is None or found["state"] != "stopped":
+        return found
+    active = {"state": "standby", "reason": f"{holder} captures"}
+    return {**found, **active, "tables": _unproven(found["tables"], f"{holder} captures it, and knows")}
 
 
 def _lease(settings: Config) -> dict[str, Any]:
@@ -73,9 +83,9 @@ def _from_log(settings: Config) -> dict[str, Any]:
     }
 
 
-def _unproven(tables: Any) -> dict[str, Any]:
-    """Tables' entries, if no daemon captures them."""
-    why = {"freshness": "not proven", "freshness_reason": "no daemon captures it"}
+def _unproven(tables: Any, reason: str = "no daemon captures it") -> dict[str, Any]:
+    """Tables' entries, if no daemon on this machine captures them."""
+    why = {"freshness": "not proven", "freshness_reason": reason}
     return {name: {**fields, **why} for name, fields in tables.items()}
 
 

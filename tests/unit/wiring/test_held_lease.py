@@ -11,9 +11,13 @@ from typer.testing import CliRunner
 from cdcflow import wiring
 from cdcflow.cli.app import app
 from cdcflow.config import Config
+from cdcflow.daemon.current_status import current
 from cdcflow.daemon.exit_codes import exit_code
 from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.files.file_lease import FileLease
+from cdcflow.sinks.files.log import FileLog
+from cdcflow.testing.sinks import Writer, orders
 from cdcflow.wiring import leases
 
 SOURCE = {"kind": "postgres", "url": "postgresql://cdc@127.0.0.1:1/shop"}
@@ -75,4 +79,21 @@ def test_drop_is_refused_while_a_daemon_on_another_machine_is_active(tmp_path: P
     done = CliRunner().invoke(app, ["drop", "--yes", "--config", str(file)])
     assert done.exit_code == exit_code(ConfigurationError(""))
     assert "holds the lease and captures into this log" in done.output
+    daemon.release()
+
+
+def test_status_on_another_machine_names_the_daemon_that_captures(tmp_path: Path) -> None:
+    """`stopped` would have an operator start a daemon, or read the tables again."""
+    log = FileLog.open(tmp_path / "log", SourceIdentity("postgres", "1", "shop"))
+    writer = Writer.of(log)
+    writer.append(orders(1))
+    writer.cut()
+    log.close()
+    config = settings(tmp_path)
+    assert current(config)["state"] == "stopped"
+    daemon = FileLease(leases.lease_file(config))
+    assert daemon.hold()
+    found = current(config)
+    assert (found["state"], "captures" in found["reason"]) == ("standby", True)
+    assert found["lease"]["holder"] in found["reason"]
     daemon.release()
