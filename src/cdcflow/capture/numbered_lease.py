@@ -35,7 +35,7 @@ class NumberedLease:
     ) -> None:
         self.ttl_s = ttl_s
         self.renewed_every_s = ttl_s / RENEWALS
-        self.watched_every_s = watched_every_s
+        self._watched_every_s = watched_every_s
         self._register = register
         self._name = name
         self._id = secrets.token_hex(8)
@@ -45,6 +45,12 @@ class NumberedLease:
         self._sighting = Sighting(ttl_s)
         self._number = 0
         self._since = 0.0
+
+    @property
+    def watched_every_s(self) -> float:
+        """As given, and less if the lease expires before that."""
+        left_s = self._sighting.left_s(self._clock())
+        return min(self._watched_every_s, left_s) if left_s > 0 else self._watched_every_s
 
     def hold(self) -> bool:
         """Take it if it is free, or renew it."""

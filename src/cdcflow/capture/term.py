@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MARGIN = 0.25
+MARGIN = 0.1
 """How much longer than its duration a lease by time must be unchanged, as a part of it, before another process takes
 it: for clocks that do not run equally fast."""
 
@@ -51,4 +51,8 @@ class Sighting:
 
     def is_expired(self, now: float) -> bool:
         """Whether its holder has stopped counting on the lease: it was not renewed for its whole duration."""
-        return self.number >= 0 and now - self.seen_at >= self.ttl_s * (1 + MARGIN)
+        return self.number >= 0 and self.left_s(now) <= 0
+
+    def left_s(self, now: float) -> float:
+        """How long it takes until it expires, if it is not renewed before."""
+        return self.seen_at + self.ttl_s * (1 + MARGIN) - now

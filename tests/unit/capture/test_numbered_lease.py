@@ -6,6 +6,8 @@ from cdcflow.capture.numbered_lease import NumberedLease
 from cdcflow.errors import SinkUnavailable
 
 TTL_S = 3.0
+WATCHED_EVERY_S = 0.5
+EXPIRED_AFTER_S = 3.31
 
 
 class Place:
@@ -41,7 +43,7 @@ class Daemons:
                 self.place,
                 name,
                 TTL_S,
-                watched_every_s=0.2,
+                watched_every_s=WATCHED_EVERY_S,
                 clock=lambda: self.now_s,
                 time_of_day=lambda: self.time_of_day_s,
             )
@@ -84,7 +86,7 @@ def test_lost_answers_make_no_term_longer() -> None:
     daemons.now_s += 1
     daemons.hold_without_answer(daemons.first)
     assert not daemons.second.hold()  # it has seen the unnoticed record
-    daemons.now_s += TTL_S * 1.25
+    daemons.now_s += EXPIRED_AFTER_S
     assert daemons.second.hold()
     assert not daemons.first.hold()
 
@@ -108,5 +110,19 @@ def test_time_of_day_that_jumps_changes_nothing() -> None:
         assert daemons.first.hold()
         assert not daemons.second.hold()
     daemons.time_of_day_s += 86_400.0
-    daemons.now_s += TTL_S * 1.25
+    daemons.now_s += EXPIRED_AFTER_S
+    assert daemons.second.hold()
+
+
+def test_standby_requests_the_lease_when_it_expires() -> None:
+    """A takeover does not wait for the next of the usual requests; those to a store cost money."""
+    daemons = Daemons()
+    assert daemons.first.hold()
+    assert not daemons.second.hold()
+    assert daemons.second.watched_every_s == WATCHED_EVERY_S
+    daemons.now_s += EXPIRED_AFTER_S - 0.05
+    assert not daemons.second.hold()
+    assert 0 < daemons.second.watched_every_s < 0.1
+    daemons.now_s += daemons.second.watched_every_s
+    assert daemons.second.watched_every_s == WATCHED_EVERY_S  # a store that does not answer is spared
     assert daemons.second.hold()
