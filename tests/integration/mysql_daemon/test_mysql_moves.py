@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.servers.mysql import MySQLDatabase, MySQLServer
+from tests.support.kill.killed_move import kill_move_at
 from tests.support.mysql import replication
-from tests.support.polling import PATIENCE_S
 from tests.support.verify.compared_shop import ComparedShop
 
 pytestmark = [pytest.mark.mysql, pytest.mark.long]
 
-KILLED = Path(__file__).parents[2] / "support" / "kill" / "killed_move.py"
 ROWS = 400
 COLUMNS = ["id", "name"]
 CREATE = "CREATE TABLE items (id int PRIMARY KEY, name varchar(40))"
@@ -141,9 +137,7 @@ def test_move_that_was_killed_is_repeated(shop: ComparedShop, point: str) -> Non
     """Before the cut the log continues where it did; after it at the new server. The same command ends it."""
     with MySQLServer(shop_flavor(shop), {"server_id": "9"}) as other:
         restored(shop, other)
-        command = [sys.executable, str(KILLED), point, "--to", other.url(), "--yes", "--config", str(shop.file)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-        assert ended.returncode == -signal.SIGKILL, ended.stdout + ended.stderr
+        kill_move_at(point, "--to", other.url(), "--yes", "--config", str(shop.file))
         continued_at(shop, other, move(shop, other))
 
 
