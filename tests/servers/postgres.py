@@ -241,4 +241,14 @@ def upgrade(old: PostgresServer, new: PostgresServer) -> None:
     new.start()
 
 
-__all__ = ["Database", "PostgresServer", "binaries", "of_other_identity", "upgrade"]
+def forget_attribute_versions(database: Database) -> None:
+    """Remove an option of columns that 17.12 writes and that only later releases of 18 know: a pg_upgrade to one before
+    fails with `unrecognized parameter "pg_attver"`. Writes to the database."""
+    found = "FROM unnest(attoptions) AS option WHERE option NOT LIKE 'pg_attver=%'"
+    database.execute(
+        f"UPDATE pg_attribute SET attoptions = (SELECT array_agg(option) {found}) "
+        "WHERE array_to_string(attoptions, ',') LIKE '%pg_attver=%'"
+    )
+
+
+__all__ = ["Database", "PostgresServer", "binaries", "forget_attribute_versions", "of_other_identity", "upgrade"]

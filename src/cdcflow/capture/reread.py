@@ -80,7 +80,7 @@ def is_comparable(known: TableProgress, table: Table, logged: Table | None) -> b
     """Whether a table at another server can be compared with the rows that the log has: it counts as the same table,
     with the same columns. `logged`: the shape of its latest rows in the log (`None` without rows)."""
     is_same_table = known.incarnation == table.incarnation
-    return is_same_table and (logged is None or (logged.columns, logged.key) == (table.columns, table.key))
+    return is_same_table and (logged is None or logged.has_columns_of(table))
 
 
 def in_doubt(

@@ -106,6 +106,11 @@ class Table:
         """The columns that identify a row: the key, or all columns if the table has no key."""
         return self.key or tuple(c.name for c in self.columns)
 
+    def has_columns_of(self, other: Table) -> bool:
+        """Whether both shapes have the same key, and columns of the same names, numbers and types."""
+        columns = [[(c.name, c.number, c.type) for c in table.columns] for table in (self, other)]
+        return self.key == other.key and columns[0] == columns[1]
+
     @cached_property
     def row_schema(self) -> pa.Schema:
         """The table's own columns, all nullable: a deleted row has only its key."""

@@ -10,8 +10,11 @@ from cdcflow.capture.ports.part_readers import PartReader, Readers
 from cdcflow.config import Config, FileLog, MySQL, Postgres
 from cdcflow.errors import ConfigurationError
 from cdcflow.sources.engine.passwords import secret_of
+from cdcflow.sources.postgres.stored_state import PostgresState
+from cdcflow.sources.postgres.table_numbers import TableNumbers
 from cdcflow.sources.privacy.chunks import PrivatePartReader
 from cdcflow.sources.privacy.rules import PolicyRules
+from cdcflow.wiring.logs import log_reader
 from cdcflow.wiring.plugged import lacking
 
 
@@ -34,7 +37,7 @@ def readers(config: Config, master: str) -> Iterator[Readers]:
     password, rules = secret_of(settings.password), PolicyRules(config.tables)
 
     def opener() -> Callable[[], PartReader]:
-        return partial(_part_reader, settings, password(), rules)
+        return partial(_part_reader, settings, password(), rules, _numbers(config))
 
     with executors(master, settings.backfill.ranges_at_once, folder, opener, config.merge.spark) as found:
         yield found
@@ -71,16 +74,27 @@ def check_readers(config: Config) -> Postgres | MySQL:
     return settings
 
 
-def _part_reader(settings: Postgres | MySQL, password: str | None, rules: PolicyRules) -> PartReader:
-    reader = _raw_part_reader(settings, password)
+def _numbers(config: Config) -> TableNumbers | None:
+    """The numbers of PostgreSQL's tables in the configured log; None if it has not begun."""
+    reader = log_reader(config)
+    if not isinstance(config.database, Postgres) or not reader.exists():
+        return None
+    state = PostgresState.read(reader.newest_checkpoint().source)
+    return None if state is None else state.numbers
+
+
+def _part_reader(
+    settings: Postgres | MySQL, password: str | None, rules: PolicyRules, numbers: TableNumbers | None = None
+) -> PartReader:
+    reader = _raw_part_reader(settings, password, numbers)
     return PrivatePartReader(reader, rules) if rules else reader
 
 
-def _raw_part_reader(settings: Postgres | MySQL, password: str | None) -> PartReader:
+def _raw_part_reader(settings: Postgres | MySQL, password: str | None, numbers: TableNumbers | None) -> PartReader:
     if isinstance(settings, Postgres):
         from cdcflow.sources.postgres.source import PostgresSource
 
-        return PostgresSource(settings, lambda: password).part_reader()
+        return PostgresSource(settings, lambda: password, numbers=numbers).part_reader()
     from cdcflow.sources.mysql.source import MySQLSource
 
     return MySQLSource(settings, lambda: password).part_reader()

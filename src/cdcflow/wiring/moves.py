@@ -17,7 +17,7 @@ from cdcflow.capture import reread
 from cdcflow.capture.interleave.progress import Progress
 from cdcflow.capture.observations import OnEvent
 from cdcflow.capture.ports.moves import Movable, MovePlan
-from cdcflow.capture.ports.source import Source, TablePreview
+from cdcflow.capture.ports.source import ShapeAsking, Source, TablePreview
 from cdcflow.capture.start_position import move_position
 from cdcflow.config import Config, MySQL, Postgres
 from cdcflow.config.addresses import mysql_url, postgres_url
@@ -63,14 +63,16 @@ def plan_move(config: Config, *, compares: bool = False) -> PlannedMove:
         ConfigurationError: the log can never continue there, or this kind of source cannot move.
     """
     reader, checkpoint = log_reader(config), _checkpoint(config)
+    shapes = {table: list(found.values())[-1] for table, found in reader.table_shapes().items() if found}
     source = open_source(config)
     try:
+        if isinstance(source, ShapeAsking):
+            source.use_shapes(shapes.get)
         plan = _movable(source, config).plan_move(checkpoint, log_id(config), compares=compares)
         problems = [found for found in source.doctor() if found.level != "ok" and not found.at_first_start]
         plan = replace(plan, findings=(*plan.findings, *problems, *control_findings(config)))
     finally:
         source.close()
-    shapes = {table: list(found.values())[-1] for table, found in reader.table_shapes().items() if found}
     return PlannedMove(plan, tuple((t, _outcome(plan, checkpoint, t, shapes.get)) for t in plan.tables))
 
 

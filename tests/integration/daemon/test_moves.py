@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from tests.servers.debian import NotToBeHad, postgres_17
-from tests.servers.postgres import Database, PostgresServer, binaries, of_other_identity, upgrade
-from tests.support.polling import PATIENCE_S
+from tests.servers.postgres import (
+    Database,
+    PostgresServer,
+    binaries,
+    forget_attribute_versions,
+    of_other_identity,
+    upgrade,
+)
+from tests.support.kill.killed_move import kill_move_at
+from tests.support.polling import PATIENCE_S, wait_until
 from tests.support.verify.compared_shop import ComparedShop
 
+from cdcflow import wiring
+from cdcflow.capture.interleave.messages import Chunk
 from cdcflow.config import load
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.folder import FolderReader
+from cdcflow.model.position import Token
+from cdcflow.model.table import TableId
+from cdcflow.sources.postgres.pages import shares_of
+from cdcflow.sources.privacy.rules import PolicyRules
+from cdcflow.wiring.executors import _numbers, _part_reader
 from cdcflow.wiring.logs import newest_checkpoint
 
 pytestmark = pytest.mark.postgres
 
-KILLED = Path(__file__).parents[2] / "support" / "kill" / "killed_move.py"
 ROWS = 300
 SCHEMA = (
     "CREATE TYPE mood AS ENUM ('good', 'bad')",
@@ -202,6 +217,7 @@ def test_upgrade_from_17_to_18_under_load(tmp_path: Path) -> None:
     numbers = itertools.count(2)
     with PostgresServer(programs) as old, PostgresServer() as new, begun(old, tmp_path) as shop:
         before, source = generations(shop), Database(old, "shop")
+        forget_attribute_versions(source)
         shop.start(*TABLES)
         with writing(source, numbers):
             shop.wait_until(lambda status: status["next_offset"] > 3000, "some changes")
@@ -287,16 +303,34 @@ def test_publication_that_was_altered_after_the_upgrade_proves_nothing(tmp_path:
 # ── another server ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def copied(old: Database, new: PostgresServer) -> Database:
-    """A database with everything that pg_dump finds in the old one."""
+def copied(old: Database, new: PostgresServer, name: str = "restored") -> Database:
+    """A database with everything that pg_dump finds in the old one, whose tables have other oids."""
     dump = old.server.run("pg_dump", "-h", "127.0.0.1", "-p", str(old.server.port), "-U", "postgres", old.name)
-    target = new.create_database("restored")
+    target = new.create_database(name)
+    target.execute("CREATE TABLE used_oids (id serial PRIMARY KEY, text text); DROP TABLE used_oids")
     new.psql(dump, target.name)
+    assert not set(oids(old).items()) & set(oids(target).items())
     return target
 
 
+def oids(database: Database) -> dict[str, int]:
+    return dict(database.execute(f"SELECT relname, oid::bigint FROM pg_class WHERE relname IN {tuple(TABLES)}"))
+
+
+ELSEWHERE = (
+    "UPDATE items SET name = 'elsewhere' WHERE id IN (10, 11)",
+    "UPDATE items SET mood = 'good', body = repeat('y', 3000) WHERE id = 12",
+    "DELETE FROM items WHERE id IN (13, 14)",
+    "INSERT INTO items VALUES (9000, 'only there')",
+    "UPDATE parts SET id = 50000 + id WHERE id = 60",
+    "DELETE FROM parts WHERE id = 170",
+)
+"""What was written at the new server before the move: no stream ever has it."""
+
+
 def test_restored_dump_is_compared_and_repaired_by_the_daemon(tmp_path: Path) -> None:
-    """Changes that only the old server had after the dump are undone in the log, and those of the new one arrive."""
+    """Its tables have other oids. Those with a key keep their rows: rows that only the old server had are deleted, rows
+    that differ are corrected, and rows that only the new one has are added."""
     with PostgresServer() as old, of_other_identity() as new, begun(old, tmp_path) as shop:
         source = Database(old, "shop")
         target = copied(source, new)
@@ -304,19 +338,133 @@ def test_restored_dump_is_compared_and_repaired_by_the_daemon(tmp_path: Path) ->
         shop.start()
         assert_equal(shop)
         shop.stop()
-        end = checkpoint(shop)
+        for statement in ELSEWHERE:
+            target.execute(statement)
+        end, before = checkpoint(shop), generations(shop)
         planned = move(shop, target, "--dry-run")
         assert "another server with the same tables" in planned
         assert "there will be a gap" in planned
+        assert outcomes(planned) == {"items": "is compared", "notes": "is read again", "parts": "is compared"}
         assert checkpoint(shop) == end
         assert new.execute("SELECT count(*) FROM pg_replication_slots") == [(0,)]
         follow(shop, move(shop, target))
         run_on(shop, target, number=3)
         assert len(gaps(shop)) == 1
+        assert generations(shop) == {**before, "notes": before["notes"] + 1}
         shop.stop()
         assert "belongs to" in refused_at(shop, source)
         left = old.execute("SELECT slot_name FROM pg_replication_slots")
         assert len(left) == 1, "the old server may be needed again"
+
+
+def outcomes(planned: str) -> dict[str, str]:
+    """What a plan shows of each table."""
+    return dict(re.findall(r"public\.(\w+) +(is compared|is read again|continues|is new)", planned))
+
+
+@pytest.mark.long
+def test_tables_with_other_columns_are_read_again(tmp_path: Path) -> None:
+    """A dump closes the hole of a dropped column, and columns of the log are known by their numbers. The default of an
+    added column is no difference."""
+    with PostgresServer() as old, of_other_identity() as new, begun(old, tmp_path) as shop:
+        shop.execute("ALTER TABLE parts DROP item", "ALTER TABLE parts ADD item int")
+        shop.execute("ALTER TABLE items ADD stock int NOT NULL DEFAULT 7", *changes(2))
+        shop.start(*TABLES)
+        assert_equal(shop)
+        shop.stop()
+        before, target = generations(shop), copied(Database(old, "shop"), new)
+        planned = move(shop, target, "--dry-run")
+        assert outcomes(planned) == {"items": "is compared", "notes": "is read again", "parts": "is read again"}
+        follow(shop, move(shop, target))
+        run_on(shop, target, number=3)
+        stock = sorted(shop.execute("SELECT id, stock FROM items"))
+        shop.merge_until(
+            "items", lambda rows: sorted(zip(rows["id"].to_pylist(), rows["stock"].to_pylist(), strict=True)) == stock
+        )
+        after = generations(shop)
+        assert after["items"] == before["items"]
+        assert after["notes"] > before["notes"]
+        assert after["parts"] > before["parts"]
+
+
+@pytest.mark.long
+def test_promoted_logical_replica_is_compared(tmp_path: Path) -> None:
+    """The green side of blue/green, and an upgrade without downtime: the target got its rows through PostgreSQL's own
+    replication, and lacks those that had not arrived."""
+    with PostgresServer() as old, of_other_identity() as new, begun(old, tmp_path) as shop:
+        source = Database(old, "shop")
+        schema = old.run("pg_dump", "--schema-only", "-h", "127.0.0.1", "-p", str(old.port), "-U", "postgres", "shop")
+        target = new.create_database("green")
+        target.execute("CREATE TABLE used_oids (id serial PRIMARY KEY, text text); DROP TABLE used_oids")
+        new.psql(schema, target.name)
+        source.execute("CREATE PUBLICATION green FOR ALL TABLES")
+        address = f"host=127.0.0.1 port={old.port} user=postgres dbname=shop"
+        target.execute(f"CREATE SUBSCRIPTION green CONNECTION '{address}' PUBLICATION green")
+        shop.start()
+        shop.execute(*changes(2))
+        wait_until(lambda: are_equal(source, target), "the replica to have everything")
+        target.execute("ALTER SUBSCRIPTION green DISABLE")
+        shop.execute(*changes(4))  # the replica lacks these
+        assert_equal(shop)
+        shop.stop()
+        target.execute("DROP SUBSCRIPTION green")
+        before = generations(shop)
+        assert outcomes(move(shop, target, "--dry-run")) == {
+            "items": "is compared",
+            "notes": "is read again",
+            "parts": "is compared",
+        }
+        follow(shop, move(shop, target))
+        run_on(shop, target, number=6)
+        assert generations(shop) == {**before, "notes": before["notes"] + 1}
+
+
+def are_equal(one: Database, other: Database) -> bool:
+    """Whether the tables of two databases have the same rows."""
+    queries = [f"SELECT {', '.join(columns)} FROM {name} ORDER BY 1" for name, columns in TABLES.items()]
+    return all(sorted(one.execute(query)) == sorted(other.execute(query)) for query in queries)
+
+
+def number_for_executors(shop: ComparedShop) -> int:
+    """The number that rows of `items` have when another process reads them."""
+    config, table = load(shop.file), TableId("public", "items")
+    with closing(wiring.open_source(config)) as source, closing(source.chunks()) as chunks:
+        plan = chunks.plan(table, 1).plan
+    chunk = Chunk(table, 1, 1, plan, None, 10, Token("read by an executor"))
+    (share,) = shares_of(chunk, 1, 1 << 20)
+    with closing(_part_reader(config.database, None, PolicyRules({}), _numbers(config))) as reader:  # type: ignore[arg-type]
+        return reader.read_part(chunk, share).table.incarnation
+
+
+@pytest.mark.long
+def test_log_that_moved_moves_on_and_its_tables_may_be_recreated(tmp_path: Path) -> None:
+    """The numbers of tables hold for every later start and move, also back to the first server; a table that is created
+    again after a move is another table."""
+    with PostgresServer() as old, of_other_identity() as new, begun(old, tmp_path) as shop:
+        source = Database(old, "shop")
+        before, target = generations(shop), copied(source, new)
+        follow(shop, move(shop, target))
+        run_on(shop, target, number=2)
+        shop.stop()
+        shop.start()  # the numbers are those of the checkpoint
+        shop.execute(*changes(4))
+        assert_equal(shop)
+        assert number_for_executors(shop) == oids(source)["items"]
+        assert generations(shop) == {**before, "notes": before["notes"] + 1}
+        shop.execute("DROP TABLE parts", "CREATE TABLE parts (id int PRIMARY KEY, item int)")
+        shop.execute("INSERT INTO parts VALUES (1, 1), (2, 2), (120, 3)")
+        shop.wait_until(lambda s: s["tables"]["public.parts"]["generation"] > before["parts"], "the table to be read")
+        assert_equal(shop)
+        shop.stop()
+        third = copied(target, old, "third")
+        said = move(shop, third, "--dry-run", code=78)
+        old.execute(drop_slot_of(said), "shop")
+        planned = move(shop, third, "--dry-run")
+        assert outcomes(planned) == {"items": "is compared", "notes": "is read again", "parts": "is compared"}
+        follow(shop, move(shop, third))
+        run_on(shop, third, number=5)
+        assert generations(shop)["items"] == before["items"]
+        assert len(gaps(shop)) == 2
 
 
 def is_of(shop: ComparedShop, server: PostgresServer) -> bool:
@@ -334,11 +482,7 @@ def test_killed_move_starts_over_or_is_done(tmp_path: Path, point: str) -> None:
     """Until the cut is durable the log continues at the old server; afterwards the same command finishes the move."""
     with PostgresServer() as old, of_other_identity() as new, begun(old, tmp_path) as shop:
         target = copied(Database(old, "shop"), new)
-        options = ["--to", target.url, "--yes", "--config", str(shop.file)]
-        killed = subprocess.run(
-            [sys.executable, KILLED, point, *options], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
-        assert killed.returncode == -9, killed.stdout + killed.stderr
+        kill_move_at(point, "--to", target.url, "--yes", "--config", str(shop.file))
         if is_of(shop, new):
             assert "belongs to" in refused_at(shop, Database(old, "shop"))
         else:
@@ -437,6 +581,14 @@ def test_what_cannot_be_right_is_refused(tmp_path: Path) -> None:
         assert system in end
 
 
+def drop_slot_of(said: str) -> str:
+    """The statement in a message about a slot that exists for another purpose."""
+    assert "for another purpose" in said
+    found = re.search(r"run (SELECT pg_drop_replication_slot\('\w+'\)) there", said)
+    assert found is not None, said
+    return found[1]
+
+
 @pytest.mark.long
 def test_printed_remedies_lead_to_the_move(tmp_path: Path) -> None:
     """A slot of another program, and tables that the target lacks: each refusal ends by what it prints."""
@@ -447,10 +599,7 @@ def test_printed_remedies_lead_to_the_move(tmp_path: Path) -> None:
         ((name,),) = old.execute("SELECT slot_name FROM pg_replication_slots")
         new.execute(f"SELECT pg_create_logical_replication_slot('{name}', 'test_decoding')", target.name)
         said = move(shop, target, code=78)
-        assert "for another purpose" in said
-        statement = re.search(r"run (SELECT pg_drop_replication_slot\('\w+'\)) there", said)
-        assert statement is not None
-        new.execute(statement[1], target.name)
+        new.execute(drop_slot_of(said), target.name)
         said = move(shop, target, code=78)
         excluded = re.findall(r'"(![\w.]+)"', said)
         assert excluded == ["!public.notes", "!public.parts"]

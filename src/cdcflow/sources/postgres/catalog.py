@@ -492,6 +492,11 @@ class Catalog(Session[Connection]):
         self._known: dict[int, tuple[Relation, DescribedTable]] = {}
         self._described: dict[Table, DescribedTable] = {}
 
+    def use_policy(self, policy: Policy) -> None:
+        """Describe tables by another policy from now on."""
+        self._policy = policy
+        self._known, self._described = {}, {}
+
     def selected_tables(self) -> Selected:
         return self.ask(f"reading the catalog of {self._address}", self.select)
 
@@ -587,7 +592,8 @@ class Catalog(Session[Connection]):
         if not is_gone and not self.lives.is_ended(relation.oid, table):
             return None
         logged = self.shape_of(table)
-        return logged if logged is not None and logged.incarnation == relation.oid else None
+        number = self._policy.numbers.number(relation.oid)
+        return logged if logged is not None and logged.incarnation == number else None
 
     def _key(
         self, relation: Relation, table: CatalogTable | None, logged: Table | None, numbers: Mapping[str, int]

@@ -33,7 +33,7 @@ from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.engine.source import Begun, ComparableSource, Move, Sizes, Start
 from cdcflow.sources.postgres import backfill_standby, publication, samples, slot, slot_release
 from cdcflow.sources.postgres.backfill_standby import BackfillFences, BackfillStandby
-from cdcflow.sources.postgres.catalog import Catalog, CatalogTable, Selected
+from cdcflow.sources.postgres.catalog import Catalog, CatalogTable, Selected, describe_all
 from cdcflow.sources.postgres.catch_up import Windows
 from cdcflow.sources.postgres.chunks import CHUNK_BYTES_MAX, PostgresChunks, mark_prefix
 from cdcflow.sources.postgres.comparison import PostgresComparison
@@ -53,6 +53,7 @@ from cdcflow.sources.postgres.standby import check_replayed, check_standby
 from cdcflow.sources.postgres.stored_state import PostgresState, captured_names
 from cdcflow.sources.postgres.stream_start import StreamStart
 from cdcflow.sources.postgres.table_names import TableNames
+from cdcflow.sources.postgres.table_numbers import TableNumbers
 from cdcflow.sources.postgres.types import Policy
 from cdcflow.sources.postgres.unbroken import check_names, check_publication, check_unbroken
 
@@ -77,7 +78,8 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
 
     `secret` returns the password, and is called for every connection; None: the server needs none. `windows` decides
     when a backlog is caught up through SQL, and how. `readers` read its chunks. `replaces_reader`: end the process that
-    still reads the slot, because this one has taken its place.
+    still reads the slot, because this one has taken its place. `numbers`: those of the log's tables, where no
+    checkpoint is passed later.
     """
 
     _connector: Connector
@@ -93,6 +95,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         chunk_bytes_max: int = CHUNK_BYTES_MAX,
         readers: Readers | None = None,
         replaces_reader: bool = False,
+        numbers: TableNumbers | None = None,
     ) -> None:
         connector = Connector.of(settings, secret)
         self._replaces_reader = replaces_reader
@@ -100,7 +103,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         self._windows = windows
         self._chunk_bytes_max = chunk_bytes_max
         self._readers = readers
-        self._policy = Policy.of(settings)
+        self._policy = Policy.of(settings, numbers)
         self._selected_by_settings = Selection.parse(settings.tables)
         self._catalog = Catalog(connector, self._selected_by_settings, self._policy)
         super().__init__(connector, self._catalog)
@@ -155,6 +158,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         if not replaced:
             self._remember_captured(before)
         selected = self._catalog.select(connection)
+        self._use_numbers(self._numbers(connection, before, selected, route, is_replaced=replaced))
         end = log_end(connection)
         if position is not None:
             selected, self._left_out = selected.for_restart(frozenset(by_oid.values()), self._selection)
@@ -198,12 +202,36 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         earlier = self._found_ended(position, before, selected, end) if is_unbroken else ()
         lives = Lives({t.rel.oid: t.rel.id for t in selected.tables}, earlier, self._selection.selects)
         self._catalog.lives = lives
-        state = replace(done.state, lives=lives.ended)
+        state = replace(done.state, lives=lives.ended, numbers=self._policy.numbers)
         return Begun(position_of(done.position), state, selected, done.history)
 
     def _is_replaced(self, connection: Connection, start: Start[PostgresState], system: IdentifiedSystem) -> bool:
         before = start.before
         return before is not None and start.is_loss_accepted and is_replaced(connection, before, system)
+
+    def _numbers(
+        self,
+        connection: Connection,
+        before: PostgresState | None,
+        selected: Selected,
+        route: Route | None,
+        *,
+        is_replaced: bool,
+    ) -> TableNumbers:
+        """The numbers of the log's tables at this server. `is_replaced`: it is not the one that the log has so far."""
+        if before is None or not is_replaced:
+            return TableNumbers() if before is None else before.numbers
+        if route is None:
+            return TableNumbers(before.numbers.moves)
+        captured = {table: oid for oid, table in captured_names(before).items()}
+        there = [t for t in selected.good if t.id in captured]
+        tables = [d.table for d in describe_all(connection, there, Policy.of(self._settings))]
+        return before.numbers.after_move(tables, captured, self._catalog.shape_of)
+
+    def _use_numbers(self, numbers: TableNumbers) -> None:
+        if numbers != self._policy.numbers:
+            self._policy = replace(self._policy, numbers=numbers)
+            self._catalog.use_policy(self._policy)
 
     def _route(
         self,
@@ -241,6 +269,8 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
 
     def _select(self, before: PostgresState | None) -> Selected:
         self._remember_captured(before)
+        if before is not None:
+            self._use_numbers(before.numbers)
         return self._catalog.selected_tables()
 
     def _check(self, selected: Selected, captured: frozenset[TableId] = frozenset()) -> None:
@@ -252,7 +282,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         return {d.table: d.kept for d in described}
 
     def _sizes(self, connection: Connection, tables: Sequence[Table]) -> Sizes:
-        by_oid = {t.incarnation: t.id for t in tables}
+        by_oid = {self._policy.numbers.oid(t.incarnation): t.id for t in tables}
         rows = connection.execute(_SIZES, (list(by_oid),))
         return {by_oid[oid]: (count, size) for oid, count, size in rows}
 
@@ -401,6 +431,8 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         selected = self._catalog.select(connection)
         self._check_moved(route, before, selected)
         known = frozenset[TableId]() if route.kind == "other" else self._captured_by(before)
+        is_other = route.kind == "other"
+        self._use_numbers(self._numbers(connection, before, selected, route, is_replaced=is_other))
         selected, self._left_out = selected.for_restart(known, self._selection)
         self._check(selected)
         shapes = list(self._describe(selected))
@@ -454,9 +486,8 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
 
     def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:
         name = self._state.publication if self._state else ""
-        return self._catalog.ask(
-            f"checking publication {name}", lambda c: publication.uncovered_tables(c, name, captured)
-        )
+        oids = {table: self._policy.numbers.oid(number) for table, number in captured.items()}
+        return self._catalog.ask(f"checking publication {name}", lambda c: publication.uncovered_tables(c, name, oids))
 
     def sample(self, table: TableId, key: Sequence[str]) -> Sample | None:
         return self._catalog.ask(f"reading rows of {table}", lambda c: samples.sample(c, table, key))

@@ -12,6 +12,7 @@ from cdcflow.sources.engine.policies import Policies
 from cdcflow.sources.engine.stored_state import StoredEntries
 from cdcflow.sources.postgres.lives import Life, lives_as_json, lives_from_json
 from cdcflow.sources.postgres.lsn import Lsn
+from cdcflow.sources.postgres.table_numbers import TableNumbers
 
 STATE_VERSION = 1
 
@@ -27,7 +28,8 @@ class PostgresState:
     position ("": none, see `slot_release`). `version`: the server's major version at the latest start (None: an earlier
     cdcflow did not store it). `lives`: captured names that their tables no longer have. `joining`: the entries of new
     tables whose older transactions had not ended, each with the id below which they are. `is_standby`: the slot is on a
-    standby, whose timeline changes with its primary's. `others`: entries that this version does not know.
+    standby, whose timeline changes with its primary's. `numbers`: those of the tables in the log. `others`: entries
+    that this version does not know.
     """
 
     system_id: str
@@ -44,6 +46,7 @@ class PostgresState:
     release: str = ""
     is_standby: bool = False
     version: int | None = None
+    numbers: TableNumbers = field(default_factory=TableNumbers)
     others: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -72,6 +75,7 @@ class PostgresState:
             release=entries.get("release") or "",
             is_standby=bool(entries.get("standby")),
             version=None if (version := entries.get("server_version")) is None else int(version),
+            numbers=TableNumbers.from_text(entries.get("table_numbers")),
             others=entries.rest,
         )
 
@@ -99,6 +103,8 @@ class PostgresState:
             stored["standby"] = "yes"
         if self.version is not None:
             stored["server_version"] = str(self.version)
+        if self.numbers.moves:
+            stored["table_numbers"] = self.numbers.to_text()
         return {**stored, **self.others}
 
     @property

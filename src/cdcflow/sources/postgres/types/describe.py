@@ -21,6 +21,7 @@ from cdcflow.sources.engine.buffers import Cells
 from cdcflow.sources.engine.errors import policy_of_key
 from cdcflow.sources.engine.policies import ColumnPolicy
 from cdcflow.sources.engine.selection import check_columns
+from cdcflow.sources.postgres.table_numbers import TableNumbers
 from cdcflow.sources.postgres.types import bits, decimals, numbers, temporal, texts
 from cdcflow.sources.postgres.types.arrays import NOT_LISTS, list_type
 from cdcflow.sources.postgres.types.decimals import NUMERIC_OID, is_decimal_setting, numeric_type
@@ -62,18 +63,21 @@ class AttributeInfo:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How to treat values that the Arrow type cannot hold, and `numeric` without precision.
+    """How to treat values that the Arrow type cannot hold, and `numeric` without precision; and the tables' numbers.
 
-    Named as in `cdcflow.config.Postgres`. `columns` overrides either for one column by its full name.
+    Named as in `cdcflow.config.Postgres`. `columns` overrides either for one column by its full name. `numbers`: those
+    of the log that the tables are described for.
     """
 
     special_values: Special = "stop"
     unconstrained_numeric: str = "text"
     columns: Mapping[str, str] = field(default_factory=dict)
+    numbers: TableNumbers = field(default_factory=TableNumbers)
 
     @classmethod
-    def of(cls, settings: Postgres) -> Policy:
-        return cls(settings.special_values, settings.unconstrained_numeric, dict(settings.columns))
+    def of(cls, settings: Postgres, numbers: TableNumbers | None = None) -> Policy:
+        found = dict(settings.columns)
+        return cls(settings.special_values, settings.unconstrained_numeric, found, numbers or TableNumbers())
 
 
 _PLAIN = Policy()
@@ -135,7 +139,7 @@ def describe_table(
     return DescribedTable(
         table=Table(
             id=table,
-            incarnation=oid,
+            incarnation=policy.numbers.number(oid),
             columns=tuple(_column(a, kind) for a, kind in typed),
             key=tuple(a.name for a in attributes if a.in_key),
             identity=identity,
