@@ -116,7 +116,7 @@ page-pictures: $(INSTALLED) ## what the page looks like, for docs/images; also i
 	$(BIN)/python -m tests.page.pictures docs/images
 
 .PHONY: test-ops
-test-ops: $(INSTALLED) ## the first month of an operator: wheel, doctor, plan, outages, alerts, page, bundle, drop (chromium, prometheus)
+test-ops: $(INSTALLED) ## the first month of an operator, and alerts that daemons fire (chromium, prometheus)
 	@$(BIN)/python -m tests.page.browser
 	$(BIN)/python -m tests.ops.prometheus
 	$(BIN)/python -m tests.servers.objects

@@ -1,4 +1,4 @@
-"""A real Prometheus that watches one daemon by the rules of docker/prometheus, with their times cut short."""
+"""A real Prometheus that watches daemons by the rules of docker/prometheus, with their times cut short."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAIT_S = 120.0
 class Prometheus:
     """A context manager. `alerts` are those that fire."""
 
-    def __init__(self, room: Path, target: str) -> None:
+    def __init__(self, room: Path, *targets: str) -> None:
         program = shutil.which("prometheus")
         if program is None:
             raise RuntimeError(MISSING)
@@ -34,7 +34,7 @@ class Prometheus:
         settings = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": ["alerts.yaml"],
-            "scrape_configs": [{"job_name": "cdcflow", "static_configs": [{"targets": [target]}]}],
+            "scrape_configs": [{"job_name": "cdcflow", "static_configs": [{"targets": list(targets)}]}],
         }
         (room / "prometheus.yml").write_text(json.dumps(settings))  # JSON is YAML
         self._command = [

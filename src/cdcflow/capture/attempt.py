@@ -121,8 +121,10 @@ class Attempt:
         on_sealed: Callable[[], None] = lambda: None,
         seal_wanted: threading.Event | None = None,
         governor: Governor | None = None,
+        repairs_gaps: bool = False,
     ) -> None:
         self._governor = governor
+        self._repairs_gaps = repairs_gaps
         self._rate_of_settings = limits.rows_per_second_max
         self._source = source
         self._log = log
@@ -295,8 +297,15 @@ class Attempt:
 
     def _keep_pace(self) -> None:
         if (governor := self._governor) is not None:
-            governor.observe(is_reading=self._machine.is_reading, in_window=bool(self._machine.window_tables))
+            governor.observe(is_reading=self._is_to_be_read(), in_window=bool(self._machine.window_tables))
             self._machine.keep_pace(governor.pace)
+
+    def _is_to_be_read(self) -> bool:
+        """Existing rows are to be read, by this attempt or by the daemon's repairs, whose limits the status shows."""
+        tables = self._machine.progress.tables.values()
+        return self._machine.is_reading or any(
+            table.is_repaired_by_daemon(after_any_gap=self._repairs_gaps) for table in tables
+        )
 
     @property
     def durable_position(self) -> Position | None:

@@ -423,6 +423,7 @@ class Capture:
             on_sealed=lambda: self.on_sealed(),
             seal_wanted=self._seal_wanted,
             governor=self._governor,
+            repairs_gaps=settings.releases,
         )
         self._late.give(self._requests)
         if self._resuming is not None:

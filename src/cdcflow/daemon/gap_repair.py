@@ -1,7 +1,8 @@
 """Repairs tables after a gap by itself: runs `cdcflow repair` for those that are unverified, until they are proven.
 
 The log has what is left to do: a table is unverified until a comparison has found it equal, or a backfill is done. So a
-daemon that is killed continues at its next start. A table that repeated repairs do not make equal is read again.
+daemon that is killed continues at its next start. Other limits on reading begin another repair: one that waits for the
+night must not wait on after they are lifted. A table that repeated repairs do not make equal is read again.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class GapRepairComponent:
         self._tell = tell
 
     def made_of(self, config: Config) -> object:
-        return wiring.releases(config)
+        return wiring.releases(config), wiring.reading_limits(config)
 
     def prepare(self, config: Config) -> Running | None:
         if self._file is None:

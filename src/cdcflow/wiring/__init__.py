@@ -48,6 +48,7 @@ from cdcflow.wiring.push_log import open_push_log
 from cdcflow.wiring.queries import consumers_status, open_for_queries
 from cdcflow.wiring.rebuild import rebuild_tables
 from cdcflow.wiring.schema_contracts import schema_breaks
+from cdcflow.wiring.source_load import reading_limits
 from cdcflow.wiring.targets import hold_target, open_delivery, verify_targets
 from cdcflow.wiring.verification import run_verification
 from cdcflow.wiring.warehouses import (
@@ -68,6 +69,7 @@ __all__ = [
     "budget",
     "budgeted_log",
     "known_slot",
+    "reading_limits",
     "releases",
     "capture",
     "capture_settings",

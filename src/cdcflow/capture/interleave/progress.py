@@ -153,6 +153,12 @@ class TableProgress:
         """Changes of it were lost, and no comparison has shown since that its rows are right."""
         return self.gap is not None and self.gap.proven is None
 
+    def is_repaired_by_daemon(self, *, after_any_gap: bool) -> bool:
+        """Whether the daemon repairs it by itself. `after_any_gap`: not only after a move of the log."""
+        gap = self.gap
+        is_left = self.state == "done" and gap is not None and gap.proven is None and not gap.base
+        return is_left and (after_any_gap or (gap is not None and gap.by == "move"))
+
     @property
     def has_base(self) -> bool:
         """Its rows were loaded another way, and no backfill has begun since: the log does not have all of them."""
