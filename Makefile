@@ -124,7 +124,7 @@ test-ops: $(INSTALLED) ## the first month of an operator, and alerts that daemon
 
 .PHONY: test-budget test-takeover test-long test-kafka-faults test-format verify-soak test-stack test-servers test-cluster
 test-long: setup servers ## the tests that `make test` leaves out: whole stack, three brokers, more kill points, streaming merge
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope -m long --ignore tests/ops $(PYTEST)
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope -m long --ignore tests/ops --ignore tests/chart --ignore tests/release --ignore tests/schedulers $(PYTEST)
 
 test-kafka-faults: setup servers ## a log in Kafka under every fault: brokers killed, moved, cut off, slow; a daemon killed at each step
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope tests/integration/kafka $(PYTEST)
@@ -155,6 +155,11 @@ test-cluster: setup ## a standalone Spark cluster on an object store; two driver
 test-servers: setup ## contracts, visibility, DDL and types over each PostgreSQL, MySQL and MariaDB to be had (SERVER=mysql, "MariaDB 11.8")
 	@$(BIN)/python tests/servers/run.py $(if $(SERVER),--server "$(SERVER)") $(PYTEST)
 
+.PHONY: test-chart
+test-chart: $(INSTALLED) ## the Helm chart: every combination of its values, against the schemas of Kubernetes (needs helm, or Go to build it)
+	@$(BIN)/python -m tests.servers.helm
+	$(BIN)/python -m pytest -m long -n0 $(PYTEST) tests/chart
+
 .PHONY: alerts
 alerts: ## check docker/prometheus with promtool, and play each alert against series (Debian: apt install prometheus)
 	@command -v promtool >/dev/null || { echo "promtool is not on PATH. Debian: apt install prometheus" >&2; exit 1; }
@@ -164,6 +169,27 @@ alerts: ## check docker/prometheus with promtool, and play each alert against se
 .PHONY: wheels
 wheels: $(INSTALLED) ## a wheel for each CPython 3.11 to 3.14 here, installed and tried without a compiler and without Java
 	@$(BIN)/python tests/wheels/build.py
+
+RELEASE := $(VENV)/release
+
+$(RELEASE)/.installed: $(INSTALLED)
+	@[ -x $(RELEASE)/bin/python ] || $(BIN)/python -m venv $(RELEASE)
+	export PIP_CONSTRAINT=$(abspath constraints.txt) PIP_DISABLE_PIP_VERSION_CHECK=1
+	tests/servers/retry.sh $(RELEASE)/bin/python -m pip install --quiet --upgrade pip
+	tests/servers/retry.sh $(RELEASE)/bin/python -m pip install --quiet --group release
+	touch $@
+
+.PHONY: release test-release
+release: $(RELEASE)/.installed ## what is committed as sdists, manylinux wheels, chart, parts list (CycloneDX) and checksums, in dist/release
+	@$(BIN)/python -m tests.release.build $(RELEASE)/bin
+
+test-release: $(RELEASE)/.installed ## build a release twice and compare the bytes; install its wheels without a compiler
+	@CDCFLOW_RELEASE_TOOLS=$(RELEASE)/bin $(BIN)/python -m pytest -m long -n0 $(PYTEST) tests/release
+
+.PHONY: test-schedulers
+test-schedulers: $(INSTALLED) ## the packages for Airflow and Dagster, and the sources for dbt, in real ones (each gets its own environment)
+	@$(BIN)/python -m tests.schedulers.environments
+	$(BIN)/python -m pytest -m long -n0 $(PYTEST) tests/schedulers
 
 .PHONY: lint
 lint: $(INSTALLED) ## format, lint, types, import floors, Dockerfiles

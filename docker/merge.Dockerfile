@@ -13,7 +13,7 @@ COPY src ./src
 COPY docs/runbook/errors.md ./docs/runbook/errors.md
 RUN python -m venv /opt/cdcflow \
  && PIP_CONSTRAINT=/build/constraints.txt PIP_BUILD_CONSTRAINT=/build/constraints.txt \
-    /opt/cdcflow/bin/pip install --no-cache-dir '.[spark,local,objects]' \
+    /opt/cdcflow/bin/pip install --no-cache-dir '.[spark,local,catalogs,objects]' \
  && CDCFLOW_JARS=/opt/jars/delta /opt/cdcflow/bin/python -m cdcflow.spark.jars --kafka --iceberg --s3
 
 FROM java AS merge

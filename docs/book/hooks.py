@@ -14,7 +14,9 @@ OUTSIDE = {
     "ARCHITECTURE.md": "architecture.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security-policy.md",
     "docker/README.md": "docker.md",
+    "charts/cdcflow/README.md": "chart.md",
     **{f"bench/results/{page.name}": f"results/{page.name}" for page in (ROOT / "bench" / "results").glob("*.md")},
 }
 """Files of the repository that are pages of the book, and their names there."""

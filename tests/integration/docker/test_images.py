@@ -82,6 +82,14 @@ def test_merge_finds_every_jar_in_its_image(monkeypatch: pytest.MonkeyPatch) -> 
         assert set(folder.parents) & copied, folder
 
 
+def test_daemon_can_merge_without_spark() -> None:
+    """`merge.every` in the settings works in the image of the daemon."""
+    installs = [re.search(r"pip install .*'\.\[([a-z,-]+)\]'", run) for run in images(DOCKERFILES[0])["build"].runs]
+    extras = {name for found in installs if found for name in found[1].split(",")}
+    assert extras >= {"local", "objects", "service"}
+    assert "spark" not in extras
+
+
 def test_every_version_that_is_installed_is_pinned() -> None:
     """The image that is built next year has what this one has."""
     constraints = (ROOT / "constraints.txt").read_text()

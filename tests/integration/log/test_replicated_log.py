@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ from cdcflow.sinks.files.log import FileLog
 from cdcflow.sinks.objects.uploads import Uploads
 from cdcflow.sinks.quorum import image
 from cdcflow.sinks.quorum.links import PeerTls
+from cdcflow.sinks.quorum.peer_server import PeerServer
 from cdcflow.sinks.quorum.takeover import MARK
 from cdcflow.testing.sinks import Writer, orders
 
@@ -297,6 +300,30 @@ def test_only_certificates_of_the_authority_are_let_in(tmp_path: Path, objects: 
         log.open()
         assert log.ids() == [1]
         log.kill_all()
+
+
+def test_probe_of_the_port_is_no_event_and_a_stranger_is_one(tmp_path: Path) -> None:
+    """An orchestrator connects every few seconds and sends nothing; that must not hide clients that are refused."""
+    authority = Authority(tmp_path, "ours")
+    files = authority.certificate("peer", HERE)
+    Path(files["ssl_key"]).chmod(0o600)
+    events: list[str] = []
+    tls = PeerTls(Path(files["ssl_cert"]), Path(files["ssl_key"]), authority.path)
+    server = PeerServer(tmp_path / "peer", "127.0.0.1:0", tls, lambda event, fields: events.append(event))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        for sent in (b"", b"", b"GET / HTTP/1.1\r\n\r\n"):
+            with socket.create_connection(("127.0.0.1", server.port)) as client:
+                client.sendall(sent)
+                client.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(ConnectionResetError):
+                    while client.recv(4096):
+                        pass
+    finally:
+        server.stop()
+        thread.join()
+    assert events == ["peer started", "client refused"]
 
 
 def test_readers_see_only_what_a_majority_has(replicated: ReplicatedLog, peers: JournalPeers) -> None:

@@ -25,7 +25,15 @@ class Block:
 
 def pages() -> list[Path]:
     """Every page that a reader sees, except the changelog, which mentions former commands."""
-    own = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docker/README.md")]
+    names = (
+        "README.md",
+        "ARCHITECTURE.md",
+        "CONTRIBUTING.md",
+        "docker/README.md",
+        "charts/cdcflow/README.md",
+        "SECURITY.md",
+    )
+    own = [ROOT / name for name in names]
     return [*own, *sorted(DOCS.rglob("*.md")), *sorted((ROOT / "bench" / "results").glob("*.md"))]
 
 

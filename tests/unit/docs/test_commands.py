@@ -25,6 +25,13 @@ ELSEWHERE = {
     "export": "sets a variable; test_quickstart.py runs it",
     "make": "`test_every_target_of_make_on_a_page_exists` looks for the target",
     "docker": "needs Docker; tests/integration/docker reads the files with Docker's own parsers",
+    "gpg": "needs a signature; tests/release compares the checksums",
+    "sha256sum": "the same",
+    "/opt/cdcflow/bin/pip": "as pip",
+    "/opt/cdcflow/bin/cdcflow": "a path that only a server has; `cdcflow init --systemd` is parsed elsewhere",
+    "dbt": "needs a project; tests/schedulers runs it",
+    "helm": "needs a cluster; tests/chart renders the chart",
+    "kubectl": "needs a cluster; the commands of cdcflow in it are parsed here",
     "curl": "queries the stack of docker/, which tests/integration/docker starts",
     "open": "opens a browser",
     "useradd": "makes an account; docs/systemd.md, whose unit tests/unit/cli/test_systemd.py has verified",
@@ -54,12 +61,12 @@ STAND_INS = {
 
 
 def cdcflow_commands() -> Iterator[tuple[str, list[str]]]:
-    """Each command of cdcflow on any page, with the page: in blocks, after `docker … exec`, and in sentences."""
+    """Each command of cdcflow on any page, with the page: in blocks, after `docker` and `kubectl`, in sentences."""
     for page in pages():
         for block in blocks(page):
             if block.language in SHELL:
                 for words in commands(block):
-                    if "cdcflow" in words and (words[0] not in ELSEWHERE or words[0] == "docker"):
+                    if "cdcflow" in words and (words[0] not in ELSEWHERE or words[0] in ("docker", "kubectl")):
                         line = words[: words.index(">")] if ">" in words else words
                         yield block.page, line[line.index("cdcflow") + 1 :]
         for span in spans(page):

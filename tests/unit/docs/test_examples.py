@@ -53,7 +53,13 @@ def imports(text: str) -> Iterator[tuple[str, str | None]]:
             yield from ((alias.name, None) for alias in node.names if alias.name.startswith("cdcflow"))
 
 
+SCHEDULERS = {f"cdcflow_{name}": ROOT / "plugins" / f"cdcflow-{name}" / "src" for name in ("airflow", "dagster")}
+"""Packages that need a scheduler to be imported: tests/schedulers does."""
+
+
 def exists(module: str, name: str | None) -> bool:
+    if module in SCHEDULERS:
+        return f'"{name}"' in (SCHEDULERS[module] / module / "__init__.py").read_text().partition("__all__ = ")[2]
     found = importlib.import_module(module)
     if name is None or hasattr(found, name):
         return True

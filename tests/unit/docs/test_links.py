@@ -13,7 +13,7 @@ import yaml
 from tests.support.docs.pages import DOCS, ROOT, name_of, pages, prose
 
 BOOK = ROOT / "mkdocs.yml"
-OUTSIDE = {"architecture.md", "contributing.md", "changelog.md", "docker.md"}
+OUTSIDE = {"architecture.md", "contributing.md", "changelog.md", "docker.md", "chart.md", "security-policy.md"}
 """Pages of the book outside of docs/ (docs/book/hooks.py)."""
 LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)", re.MULTILINE)
 SRC = re.compile(r'src="([^"]+)"')

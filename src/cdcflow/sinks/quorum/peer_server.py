@@ -81,6 +81,8 @@ class PeerServer:
             self._connections.add(accepted)
             with contextlib.closing(Link(accepted, client)) as link:
                 WriterConnection(self._store, link, self._on_event).run()
+        except ssl.SSLEOFError:
+            pass  # a probe of the port, which sends nothing
         except ssl.SSLError as error:
             self._on_event("client refused", {"client": client, "reason": error.reason})
         except (OSError, EOFError):
