@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib.resources import files
 from pathlib import Path
@@ -24,8 +25,16 @@ def init(
     systemd: Annotated[
         bool, typer.Option("--systemd", help="Print a systemd unit for `cdcflow run` instead (docs/systemd.md).")
     ] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print a JSON Schema of the settings instead, for editors.")
+    ] = False,
 ) -> None:
     """Write a commented settings file. An existing one is never overwritten."""
+    if schema:
+        from cdcflow.config.json_schema import settings_schema
+
+        typer.echo(json.dumps(settings_schema(), indent=2, ensure_ascii=False))
+        return
     if systemd:
         typer.echo(unit(), nl=False)
         return

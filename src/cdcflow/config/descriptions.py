@@ -71,8 +71,8 @@ def describe(model: type[Settings], before: str, like: str = "") -> Iterator[Set
 
 def _with_its_meaning(model: type[Settings], name: str, field: FieldInfo, before: str) -> Setting:
     own = next(attribute for attribute, one in model.model_fields.items() if one is field)
-    meaning, default = _meaning(model, own)
-    return Setting(before + name, _values(field), default or _default(field), meaning)
+    meaning, default = meaning_of(model, own)
+    return Setting(before + name, _values(field), default or default_of(field), meaning)
 
 
 def _model_of(kind: Any) -> tuple[type[Settings] | None, bool]:  # Any: an annotation
@@ -84,7 +84,7 @@ def _model_of(kind: Any) -> tuple[type[Settings] | None, bool]:  # Any: an annot
     return (found[0], is_map) if found else (None, False)
 
 
-def _meaning(model: type[Settings], name: str) -> tuple[str, str]:
+def meaning_of(model: type[Settings], name: str) -> tuple[str, str]:
     """The docstring below a field, and its last sentence `Default: …` if the default is not in the code; empty texts if
     there is none."""
     for one in model.__mro__:
@@ -142,7 +142,7 @@ def _kind(kind: Any) -> str:  # Any: an annotation
     return {bool: "`true`, `false`", int: "number", float: "number", str: "text", Path: "path"}.get(kind, "map")
 
 
-def _default(field: FieldInfo) -> str:
+def default_of(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True, validated_data={})
