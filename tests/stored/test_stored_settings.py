@@ -32,6 +32,7 @@ LATER = {
     *(f"merge.objects.{name}" for name in ("account", "account_key", "service_account")),
     "merge.progress_timeout",
     "service.notify.kind",
+    "service.notify.file",
     *(f"service.lease.{name}" for name in ("at", "name", "ttl", "password")),
     *(f"service.lease.password.{name}" for name in ("command", "expires", "timeout")),
     *(f"service.lease.tls.{name}" for name in ("mode", "ca", "cert", "key")),

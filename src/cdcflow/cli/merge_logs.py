@@ -14,7 +14,7 @@ from cdcflow.cli.merge_output import plain, say, say_progress, tell_tables
 from cdcflow.config import Config, KafkaLog, load, seconds
 from cdcflow.config.places import check_writable, warehouse_places
 from cdcflow.daemon import signals
-from cdcflow.daemon.merge_process import exclusion_reasons
+from cdcflow.daemon.merge_process import exclusion_reasons, notify_of_cuts
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.log.maintenance import state_files
 
@@ -30,7 +30,7 @@ def merge_logs(configs: Sequence[Path], without: Sequence[str], every: str | Non
     first = next(iter(settings.values()))
     check_writable(warehouse_places(first))
     pause_s = None if once else (seconds(every) if every is not None else first.merge.every)
-    merged = _merging(settings, without)
+    merged = notify_of_cuts(list(settings.values()), _merging(settings, without), repeats=pause_s is not None)
     if pause_s is not None:
         signals.again_and_again(lambda: _merge_and_tell(merged, json), pause_s)
         return

@@ -124,7 +124,8 @@ def _rebased_lease(lease: LeaseSettings, folder: Path) -> LeaseSettings:
 
 def _rebased_receiver(receiver: Notify | NotifierSettings, folder: Path) -> Notify | NotifierSettings:
     if isinstance(receiver, Notify):
-        return receiver.model_copy(update={"webhook": _reference_below(folder, receiver.webhook)})
+        webhook, file = _reference_below(folder, receiver.webhook), _below(folder, receiver.file)
+        return receiver.model_copy(update={"webhook": webhook, "file": file})
     return cast("NotifierSettings", _with_paths(receiver, folder))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -11,7 +12,7 @@ from cdcflow.config.base import Settings
 from cdcflow.config.references import is_reference
 from cdcflow.config.units import Seconds
 
-Topic = Literal["lag", "headroom", "log_budget", "backfill_done", "contract", "stopped", "target"]
+Topic = Literal["lag", "headroom", "log_budget", "backfill_done", "contract", "cut_published", "stopped", "target"]
 _EMPTY = "is empty; leave the whole receiver out"
 
 
@@ -20,7 +21,7 @@ class Subscription(Settings):
 
     on: tuple[Topic, ...]
     """`service.notify` is a list of receivers; this is the list of events that the receiver gets, from `lag`,
-    `headroom`, `log_budget`, `backfill_done`, `contract`, `stopped`, `target`
+    `headroom`, `log_budget`, `backfill_done`, `contract`, `cut_published`, `stopped`, `target`
     ([notifications.md](notifications.md))."""
     kind: str | None = None
     """Instead of a URL or a command: a kind of receiver that an installed package brings; the package specifies the
@@ -46,12 +47,15 @@ class NotifierSettings(Subscription):
 
 
 class Notify(Subscription):
-    """One receiver of notifications, by `webhook` or by `command`."""
+    """One receiver of notifications, by `webhook`, by `command`, or as a `file`."""
 
     webhook: str | None = None
     """A URL that gets a JSON object by POST; one that holds a secret is a reference to the whole URL."""
     command: tuple[str, ...] | None = None
     """Instead of a URL: a command, as a list, that gets the object on its standard input."""
+    file: Path | None = None
+    """Instead of a URL: a file that has the latest object, replaced as a whole each time, for programs that poll
+    ([notifications.md](notifications.md#after-each-cut)). Its `on` has one event."""
 
     @field_validator("command")
     @classmethod
@@ -75,6 +79,11 @@ class Notify(Subscription):
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        if (self.webhook is None) == (self.command is None) or self.kind is not None:
-            raise ValueError("needs webhook or command: one of them for each receiver, or the kind of an installed one")
+        ways = [way for way in (self.webhook, self.command, self.file) if way is not None]
+        if len(ways) != 1 or self.kind is not None:
+            raise ValueError(
+                "needs webhook, command or file: one of them for each receiver, or the kind of an installed one"
+            )
+        if self.file is not None and len(self.on) > 1:
+            raise ValueError("has a file, which holds one event only: write a receiver for each event in on")
         return self

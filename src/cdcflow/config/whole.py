@@ -373,6 +373,11 @@ class Service(Settings):
     ([traces.md](traces.md)). Default: off."""
     lease: LeaseSettings | None = None
 
+    @property
+    def cut_receivers(self) -> tuple[Notify | NotifierSettings, ...]:
+        """The receivers of published cuts, which get them from the process that merges."""
+        return tuple(one for one in self.notify if "cut_published" in one.on)
+
     @model_validator(mode="after")
     def _asks_who_is_there(self) -> Self:
         check_tokens(self.listen, self.tokens)

@@ -37,7 +37,13 @@ class MergeComponent:
     def made_of(self, config: Config) -> object:
         if not self._enabled or config.merge.every is None:
             return None
-        return config.merge, what_is_read(config), config.service.traces, config.source.kind
+        return (
+            config.merge,
+            what_is_read(config),
+            config.service.traces,
+            config.source.kind,
+            config.service.cut_receivers,
+        )
 
     def prepare(self, config: Config) -> Running | None:
         if self.made_of(config) is None:

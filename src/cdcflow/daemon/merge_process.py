@@ -6,11 +6,12 @@ due.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from cdcflow.config import Config, KafkaLog
 from cdcflow.daemon.interfaces import facts
@@ -20,8 +21,9 @@ from cdcflow.log.maintenance import state_files
 
 if TYPE_CHECKING:
     from cdcflow.tables.job.engines import Engines
-    from cdcflow.tables.job.reports import MergeReport, TableMergeReport, Watch
+    from cdcflow.tables.job.reports import MergeReport, SeveralReport, TableMergeReport, Watch
 
+_Report = TypeVar("_Report", "MergeReport", "SeveralReport")
 Merge = Callable[[], "MergeReport"]
 Say = Callable[[str], None]
 TURN_WITHIN_S = 60.0
@@ -48,7 +50,7 @@ def prepare_merge(
         ConfigurationError: there is no log, or an engine's packages are not installed.
     """
     merge = _prepare(settings, say, watch, tables_done, repeats=repeats)
-    return write_result(settings, send_spans(settings, merge))
+    return notify_of_cuts([settings], write_result(settings, send_spans(settings, merge)), repeats=repeats)
 
 
 def has_log(settings: Config) -> bool:
@@ -182,6 +184,41 @@ def write_result(settings: Config, merge: Merge) -> Merge:
         return report
 
     return merge_and_write
+
+
+def notify_of_cuts(settings: Sequence[Config], merge: Callable[[], _Report], *, repeats: bool) -> Callable[[], _Report]:
+    """Merge, and send each published cut to the receivers in the settings that have `cut_published`.
+
+    With `repeats` the latest cut is sent after the first merge, even if an earlier process published it: that one may
+    have ended before it was sent. A merge alone waits until it is sent, as long as the retries take.
+    """
+    receivers = tuple(dict.fromkeys(one for config in settings for one in config.service.cut_receivers))
+    if not receivers:
+        return merge
+    from cdcflow.daemon.interfaces.notices import of_the_cut
+    from cdcflow.daemon.interfaces.notifications import ANSWER_WITHIN_S, PAUSES_S, CutNotifier
+
+    notifier = CutNotifier(receivers, _log_event, pauses_s=PAUSES_S)
+    atexit.register(notifier.end)
+    warehouse, is_first = str(settings[0].merge.warehouse), repeats
+
+    def merge_and_notify() -> _Report:
+        nonlocal is_first
+        report = merge()
+        if report.cut and (report.published or is_first):
+            notifier.put(of_the_cut(report, warehouse))
+        is_first = False
+        if not repeats:
+            notifier.wait_until_sent(sum(PAUSES_S) + ANSWER_WITHIN_S)
+        return report
+
+    return merge_and_notify
+
+
+def _log_event(event: str, fields: Mapping[str, object]) -> None:
+    import structlog
+
+    structlog.get_logger().warning(event, **fields)
 
 
 def exclusion_reasons(tables: Iterable[TableMergeReport]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -110,6 +111,33 @@ def test_one_process_merges_what_it_captures_and_ends_with_its_merges(shop: Shop
     assert not is_running(process["pid"])
     assert rows_merged(shop.folder / "lake") == 2
     assert shop.events("tables are merged")
+
+
+def test_published_cuts_reach_a_file_and_again_after_the_process_was_killed(shop: Shop) -> None:
+    """A job that waits for rows must not wait for the next change because a process was killed at the wrong time."""
+    file = shop.folder / "latest.json"
+    shop.rest["service"] = {"notify": [{"on": ["cut_published"], "file": "latest.json"}]}
+    shop.write()
+    shop.start()
+    wait_for_tables(shop, insert(shop))
+
+    def latest() -> dict[str, Any]:
+        return dict(json.loads(file.read_text())) if file.exists() else {}
+
+    def newest() -> int:
+        with contextlib.closing(local.local_engine(shop.folder / "lake", "delta")) as engine:
+            return engine.cuts().list_cuts()[-1].cut
+
+    wait_until(lambda: latest().get("cut") == newest(), "the latest cut in the file", more=shop.output.read_text)
+    assert [one["name"] for one in latest()["tables"]] == ["public.orders"]
+    assert latest()["warehouse"] == str(shop.folder / "lake")
+    file.unlink()
+    os.kill(wait_for_merge(shop, lambda p: p.get("state") == "idle", "an idle merge process")["pid"], signal.SIGKILL)
+    wait_until(lambda: latest().get("cut") == newest(), "the same cut, sent again", more=shop.output.read_text)
+    assert "rows" not in latest()
+    wait_for_tables(shop, insert(shop))
+    wait_until(lambda: latest().get("rows") == 1, "the next cut", more=shop.output.read_text)
+    shop.end()
 
 
 def test_rows_are_sealed_for_a_merge_that_waits_and_only_for_it(shop: Shop) -> None:

@@ -244,8 +244,8 @@ def test_daemon_that_ends_permanently_reports_why(hook: Hook, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("setting", "complaint"),
     [
-        ("{on: [lag]}", "needs webhook or command"),
-        ("{on: [lag], webhook: 'https://h/x', command: [x]}", "needs webhook or command"),
+        ("{on: [lag]}", "needs webhook, command or file"),
+        ("{on: [lag], webhook: 'https://h/x', command: [x]}", "needs webhook, command or file"),
         ("{on: [lag], webhook: 'https://me:pw@h/x'}", "holds a secret"),
         ("{on: [lag], webhook: 'https://h/x?token=abc'}", "holds a secret"),
         ("{on: [lag], webhook: 'ftp://h/x'}", "must be a URL"),

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cdcflow.errors import CdcflowError
 from cdcflow.model.log_budget import LEVELS
+
+if TYPE_CHECKING:
+    from cdcflow.tables.job.reports import MergeReport, SeveralReport, TableMergeReport
 
 FILES_LAG_S = 3600.0
 """MySQL: cdcflow's binary log file is the oldest one. That is no danger while cdcflow reads its end."""
@@ -131,6 +134,30 @@ class Noticing:
         if active != self._active[event]:
             self._active[event] = active
             yield Notice(event, active, text, fields)
+
+
+CUT_PUBLISHED = "cut_published"
+
+
+def of_the_cut(report: MergeReport | SeveralReport, warehouse: str) -> Notice:
+    """The notice that a cut is published, with the tables that changed in it. For the first merge of a process, which
+    may find a cut that no receiver got, it has all tables, without numbers of rows."""
+    whole = [table for table in report.tables if table.left_out is None]
+    if report.published:
+        tables = [_of_table(one) | {"rows": one.changes} for one in whole if one.changes]
+        rows = sum(table.changes for table in whole)
+        text = f"cut {report.cut} is published: {rows} changes in {len(tables)} of {len(whole)} tables"
+        counts: dict[str, object] = {"rows": rows}
+    else:
+        tables, counts = [_of_table(one) for one in whole], {}
+        text = f"cut {report.cut} is the latest published one: {len(tables)} tables"
+    excluded = sorted(table.name for table in report.tables if table.left_out is not None)
+    about = {"cut": report.cut, "warehouse": warehouse, "tables": tables, "excluded": excluded}
+    return Notice(CUT_PUBLISHED, True, text, {**about, **counts})
+
+
+def _of_table(one: TableMergeReport) -> dict[str, object]:
+    return {"name": one.place or one.name, "version": one.version, "whole": one.complete}
 
 
 def stops_of(target: Mapping[str, Any]) -> list[tuple[str, str | None]]:

@@ -1,6 +1,7 @@
-"""Sends notices to receivers, by HTTP, by a command or by a plug-in, without ever delaying the capture.
+"""Sends notices to receivers, by HTTP, by a command, as a file or by a plug-in, without ever delaying the capture.
 
     status ──(a thread polls every few seconds)──▶ notices ──▶ a queue and a thread for each receiver ──▶ the receiver
+    merges ──(in the process that merges)─────────▶ cuts ─────▶ the same there
 
 A receiver that does not answer is retried a few times, then the notice is dropped, with an event. A full queue loses
 its oldest notice. At the end there are a few seconds for the last notice. URLs are secrets: no event holds one.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import threading
@@ -19,11 +21,12 @@ import urllib.request
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from cdcflow.config import NotifierSettings, Notify, secret
 from cdcflow.config.references import is_reference
-from cdcflow.daemon.interfaces.notices import Notice, Noticing, Tables, of_the_end
+from cdcflow.daemon.interfaces.notices import CUT_PUBLISHED, Notice, Noticing, Tables, of_the_end
 from cdcflow.errors import CdcflowError
 from cdcflow.wiring.plugged import notifier_of
 
@@ -52,6 +55,7 @@ class _Receiver:
         self._waiting: deque[Mapping[str, object]] = deque(maxlen=WAITING_MAX)
         self._changed = threading.Condition()
         self._ending = threading.Event()
+        self._is_sending = False
         self._outcomes = {"sent": 0, "failed": 0}
         self._thread = threading.Thread(target=self._deliver, name=f"notify-{name}", daemon=True)
         self._thread.start()
@@ -67,11 +71,16 @@ class _Receiver:
         said = {"event": notice.event, "active": notice.active, "text": notice.text, "at": at, **notice.fields}
         with self._changed:
             self._waiting.append({**said, "host": socket.gethostname()})
-            self._changed.notify()
+            self._changed.notify_all()
 
     def counts(self) -> dict[str, int]:
         """How many notices were sent, how many were not taken, and how many wait."""
         return {**self._outcomes, "waiting": len(self._waiting)}
+
+    def wait_until_sent(self, within_s: float) -> None:
+        """Wait until nothing is queued or on its way, or the time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: not (self._waiting or self._is_sending), max(0.0, within_s))
 
     def end(self, within_s: float) -> None:
         """Deliver what is queued, without long pauses, and stop."""
@@ -88,7 +97,11 @@ class _Receiver:
                 if not self._waiting:
                     return
                 said = self._waiting.popleft()
+                self._is_sending = True
             self._try(said)
+            with self._changed:
+                self._is_sending = False
+                self._changed.notify_all()
 
     def _try(self, said: Mapping[str, object]) -> None:
         problem = self._send_patiently(json.dumps(said, default=str).encode())
@@ -115,6 +128,8 @@ class _Receiver:
                 return ""
             if self.settings.command is not None:
                 return _run(self.settings.command, body)
+            if self.settings.file is not None:
+                return _write(self.settings.file, body)
             url = self.settings.webhook or ""
             return _post(secret(url) or "" if is_reference(url) else url, body)
         except CdcflowError as error:
@@ -126,6 +141,8 @@ class _Receiver:
 def _kind_of(settings: ReceiverSettings) -> str:
     if isinstance(settings, NotifierSettings):
         return settings.kind
+    if settings.file is not None:
+        return "file"
     return "webhook" if settings.command is None else "command"
 
 
@@ -158,6 +175,49 @@ def _run(command: Sequence[str], body: bytes) -> str:
     except OSError as error:
         return f"it cannot be run: {error.strerror}"
     return "" if done.returncode == 0 else f"it ended with {done.returncode}"
+
+
+def _write(file: Path, body: bytes) -> str:
+    """Replace the file as a whole: a program that reads it sees this object or the previous one."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as opened:
+            opened.write(body + b"\n")
+            opened.flush()
+            os.fsync(opened.fileno())
+        temporary.replace(file)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        return f"{file} cannot be written: {error.strerror}"
+    return ""
+
+
+class CutNotifier:
+    """Sends receivers each published cut, in the process that merges. `tell` gets an event if one cannot be sent."""
+
+    def __init__(self, receivers: Sequence[ReceiverSettings], tell: OnEvent, *, pauses_s: Sequence[float]) -> None:
+        self._receivers = [
+            _Receiver(f"{_kind_of(settings)} {number}", settings, tell, pauses_s, {})
+            for number, settings in enumerate(receivers, 1)
+            if CUT_PUBLISHED in settings.on
+        ]
+
+    def put(self, notice: Notice) -> None:
+        for receiver in self._receivers:
+            receiver.put(notice)
+
+    def wait_until_sent(self, within_s: float) -> None:
+        """Wait until each notice is sent, or has failed, or the time is over."""
+        deadline = time.monotonic() + within_s
+        for receiver in self._receivers:
+            receiver.wait_until_sent(deadline - time.monotonic())
+
+    def end(self) -> None:
+        """Give the last notices some seconds."""
+        deadline = time.monotonic() + LAST_WORD_S
+        for receiver in self._receivers:
+            receiver.end(max(0.1, deadline - time.monotonic()))
 
 
 class Notifier:
