@@ -26,7 +26,8 @@ COMMANDS = {
     "merge": ("cdcflow.cli.merge:merge", "Merge the log into Delta or Iceberg tables."),
     "verify": ("cdcflow.cli.verify:verify", "Compare the source with the log and the tables."),
     "sql": ("cdcflow.cli.sql:sql", "Query the tables with SQL, as of one point in time."),
-    "cuts": ("cdcflow.cli.cuts:cuts", "List published cuts, or print SQL that reads one."),
+    "cuts": ("cdcflow.cli.cuts:cuts", "List published cuts, or print the tables of one, or SQL that reads them."),
+    "dbt": ("cdcflow.cli.dbt:dbt", "Write the tables as sources for dbt."),
     "repair": ("cdcflow.cli.repair:repair", "Repair the rows that differ, through the log."),
     "attach": ("cdcflow.cli.attach:attach", "Adopt a table that was loaded another way."),
     "explain": (

@@ -13,7 +13,7 @@ from cdcflow.cli.output import utc_time
 from cdcflow.config import load
 
 if TYPE_CHECKING:
-    from cdcflow.tables.cut import ListedCut
+    from cdcflow.tables.cut import Cut, ListedCut
 
 
 def cuts(
@@ -22,12 +22,15 @@ def cuts(
         typer.Option(help="Only the latest cut at or before a cut's number, a position of the source, or a time."),
     ] = None,
     sql: Annotated[bool, typer.Option("--sql", help="Print Spark SQL with a view of each table at that cut.")] = False,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Print the tables of that cut, and those that are excluded from it.")
+    ] = False,
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
     """List the published cuts, oldest first.
 
-    With --sql, print SQL that reads one of them: the latest without --as-of.
+    With --sql, print SQL that reads one of them: the latest without --as-of. With --tables, print what it consists of.
     """
     from cdcflow import wiring
     from cdcflow.tables.job import moments, views
@@ -39,6 +42,9 @@ def cuts(
         found = moments.find(known, place, None, as_of)
         typer.echo(views.spark_sql(found, place, engine.rules.name), nl=False)
         return
+    if tables:
+        _print_tables(moments.find(known, place, None, as_of), json=json)
+        return
     listed = known.list_cuts()
     if as_of is not None:
         listed = [moments.latest_cut_at(listed, as_of, place)]
@@ -49,6 +55,17 @@ def cuts(
         output.stdout().print(output.table(None, columns, [_row(one) for one in listed], numbers=2))
     else:
         typer.echo(f"no cut was published in {place} yet")
+
+
+def _print_tables(cut: Cut, *, json: bool) -> None:
+    if json:
+        output.print_json({**cut.to_json(), "commit_clock": utc_time(cut.commit_clock)})
+        return
+    typer.echo(f"cut {cut.cut}, as of {utc_time(cut.commit_clock)}")
+    rows = [(name, one.version, "yes" if one.complete else "no", one.path) for name, one in sorted(cut.tables.items())]
+    output.stdout().print(output.table(None, ("table", "version", "whole", "path"), rows))
+    for name, why in sorted(cut.left_out.items()):
+        typer.echo(f"{name} is not in the cut: {why}")
 
 
 def _row(cut: ListedCut) -> tuple[object, ...]:

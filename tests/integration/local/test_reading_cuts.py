@@ -297,6 +297,11 @@ def test_the_command_lists_cuts_and_prints_sql(sold: Shop, warehouse: Path, form
     assert [(one["cut"], one["tables"]) for one in listed] == [(1, 2), (2, 2), (3, 2)]
     assert json.loads(asked("--as-of", listed[1]["commit_clock"], "--json")) == listed[1:2]
     assert listed[2]["commit_clock"] in asked()
+    whole = json.loads(asked("--tables", "--as-of", "2", "--json"))
+    assert (whole["cut"], whole["commit_clock"], whole["left_out"]) == (2, listed[1]["commit_clock"], {})
+    assert set(whole["tables"]) == {"public.orders", "public.products"}
+    assert all(table["complete"] and table["path"] for table in whole["tables"].values())
+    assert "public.products" in asked("--tables")
     assert asked("--sql") == latest_sql(warehouse)
     check_moment(then := at_versions(warehouse, asked("--sql", "--as-of", "2")), "cut 2")
     assert then["public.products"].num_rows == 2
