@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "airflow": ("apache-airflow-core==3.3.2", "apache-airflow-task-sdk==1.3.2"),
     "dagster": ("dagster==1.13.28",),
-    "dbt": ("dbt-core==1.12.6", "dbt-duckdb==1.11.1", f"duckdb=={DUCKDB}", f"duckdb-extension-delta=={DUCKDB}"),
+    "dbt": ("dbt-core==1.11.16", "dbt-duckdb==1.11.1", f"duckdb=={DUCKDB}", f"duckdb-extension-delta=={DUCKDB}"),
 }
 """By kind: what is installed from the index."""
 PLUGINS = {"airflow": "cdcflow-airflow", "dagster": "cdcflow-dagster"}

@@ -44,7 +44,7 @@ def merged_assets(
     """
 
     @dg.multi_asset(specs=table_specs(tables, prefix=prefix, group=group), name=name)
-    def merge(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[Any]]:
+    def merge() -> Iterator[dg.MaterializeResult[Any]]:
         report = _run(program, ["merge", "--once", "--config", config], (0, FINDINGS))
         found = {one["name"]: one for one in report["tables"]}
         for table in tables:
