@@ -40,7 +40,12 @@ def environment_of(kind: str, home: Path) -> dict[str, str]:
     """Variables for a process in an environment: the plug-in's sources, and a home for what the scheduler stores."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "DAGSTER", "DBT"))}
     paths = [str(ROOT / "plugins" / PLUGINS[kind] / "src")] if kind in PLUGINS else []
-    homes = {"AIRFLOW_HOME": str(home), "DAGSTER_HOME": str(home), "HOME": str(home)}
+    homes = {
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "DAGSTER_HOME": str(home),
+        "HOME": str(home),
+    }
     return {**kept, **homes, "PYTHONPATH": os.pathsep.join(paths), "CDCFLOW": str(CDCFLOW)}
 
 

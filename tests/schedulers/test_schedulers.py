@@ -21,6 +21,7 @@ from tests.support.merge.histories import make_table
 pytestmark = pytest.mark.long
 ORDERS = make_table("orders", id="int64", product="int64")
 PRODUCTS = make_table("products", id="int64", name="string")
+SCRIPTS = ROOT / "tests" / "schedulers"
 TABLES = ("public.orders", "public.products")
 
 
@@ -51,16 +52,22 @@ def pipeline(tmp_path: Path) -> Pipeline:
     return Pipeline(tmp_path)
 
 
-def run(kind: str, script: str, home: Path, *arguments: str) -> dict[str, Any]:
+def run(kind: str, script: Path, home: Path, *arguments: str, **variables: str) -> dict[str, Any]:
     """What a script prints in the environment of a scheduler."""
     home.mkdir(exist_ok=True)
-    command = [str(python_of(kind)), str(ROOT / "tests" / "schedulers" / script), *arguments]
-    environment = environment_of(kind, home)
+    command = [str(python_of(kind)), str(script), *arguments]
+    environment = {**environment_of(kind, home), **variables}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=home)
     results = [line.removeprefix("RESULT ") for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     assert results, done.stdout[-4000:]
     return dict(json.loads(results[0]))
+
+
+def run_dag(pipeline: Pipeline, home: Path, since: str, *tables: str) -> dict[str, Any]:
+    """A run of the DAG in `airflow_script.py`: the state and the result of each task."""
+    variables = {"CONFIG": str(pipeline.config), "SINCE": since, "TABLES": ",".join(tables)}
+    return run("airflow", home / "dags" / "airflow_script.py", home, **variables)
 
 
 PROFILE = """\
@@ -88,7 +95,11 @@ class DbtProject:
         (folder / "models" / "sold.sql").write_text(MODEL)
         # The folder that INSTALL downloads into.
         (extension,) = python_of("dbt").parents[1].rglob("delta.duckdb_extension")
-        shutil.copytree(extension.parents[1], folder / "extensions")
+        code = "import duckdb; print(duckdb.sql('PRAGMA platform').fetchone()[0])"
+        platform = subprocess.run([python_of("dbt"), "-c", code], capture_output=True, text=True, check=True).stdout
+        place = folder / "extensions" / extension.parent.name / platform.strip()
+        place.mkdir(parents=True)
+        shutil.copy(extension, place)
         (folder / "profiles.yml").write_text(PROFILE)
 
     def write_sources(self, *arguments: str) -> None:
@@ -117,6 +128,8 @@ class DbtProject:
 @pytest.fixture(scope="module")
 def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("airflow")
+    (home / "dags").mkdir()
+    shutil.copy(SCRIPTS / "airflow_script.py", home / "dags")
     airflow = python_of("airflow").parent / "airflow"
     done = subprocess.run(
         [str(airflow), "db", "migrate"],
@@ -150,14 +163,14 @@ def test_airflow_waits_while_the_cut_is_too_old_or_lacks_the_table(
 ) -> None:
     """A job that runs on yesterday's rows is worse than one that is late."""
     pipeline.sell()
-    found = run("airflow", "airflow_script.py", airflow_home, str(pipeline.config), since, table)
+    found = run_dag(pipeline, airflow_home, since, table)
     assert (found["merge"]["state"], found["wait"]["state"]) == ("success", "failed")
 
 
 def test_dagster_has_the_tables_as_assets_and_reports_each_change_once(pipeline: Pipeline, tmp_path: Path) -> None:
     """By a job that merges, and by a sensor that reports what another process merged."""
     pipeline.sell()
-    found = run("dagster", "dagster_script.py", tmp_path / "home", str(pipeline.config), *TABLES)
+    found = run("dagster", SCRIPTS / "dagster_script.py", tmp_path / "home", str(pipeline.config), *TABLES)
     assert found["success"], found["failures"]
     assert set(found["materialized"]) == {"lake/public/orders", "lake/public/products"}
     assert found["materialized"]["lake/public/orders"]["changes"] == 1
@@ -170,7 +183,9 @@ def test_dagster_has_the_tables_as_assets_and_reports_each_change_once(pipeline:
 def test_dagster_fails_for_a_table_that_is_not_in_the_cut(pipeline: Pipeline, tmp_path: Path) -> None:
     """After it has reported the others: they are merged."""
     pipeline.sell()
-    found = run("dagster", "dagster_script.py", tmp_path / "home", str(pipeline.config), *TABLES, "public.none")
+    found = run(
+        "dagster", SCRIPTS / "dagster_script.py", tmp_path / "home", str(pipeline.config), *TABLES, "public.none"
+    )
     assert not found["success"]
     assert set(found["materialized"]) == {"lake/public/orders", "lake/public/products"}
 
