@@ -135,7 +135,7 @@ def test_daemon_of_the_page_captures_merges_and_stops_within_its_time(tmp_path: 
     pod = Pod(tmp_path, objects, url)
     try:
         pod.start()
-        wait_until(lambda: pod.probe("livenessProbe") == 200, "the daemon to live", more=pod.output)
+        wait_until(lambda: pod.probe("livenessProbe") == 200, "the daemon to answer", more=pod.output)
         wait_until(lambda: pod.probe("readinessProbe") == 200, "the daemon to be ready", more=pod.output)
 
         def rows() -> int:

@@ -146,9 +146,7 @@ def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_airflow_merges_and_waits_for_the_cut(pipeline: Pipeline, airflow_home: Path) -> None:
     """A run of a DAG in Airflow: the sensor gets the cut that the operator published."""
     pipeline.sell()
-    found = run(
-        "airflow", "airflow_script.py", airflow_home, str(pipeline.config), "2020-01-01T00:00:00+00:00", *TABLES
-    )
+    found = run_dag(pipeline, airflow_home, "2020-01-01T00:00:00+00:00", *TABLES)
     assert found["merge"]["state"] == found["wait"]["state"] == "success"
     merged, waited = found["merge"]["value"], found["wait"]["value"]
     assert (merged["published"], merged["changes"], merged["excluded"]) == (True, dict.fromkeys(TABLES, 1), [])

@@ -95,7 +95,7 @@ def _plain(markdown: str) -> str:
 
 def settings_schema() -> JsonSchema:
     """The schema of a settings file, with the kinds of plug-ins that are installed and can be imported."""
-    plugged = {group.name: _plugged(group) for group in (SOURCES, NOTIFIERS, TARGETS, TRANSFORMS)}
+    plugged = {group.name: _plugin_models(group) for group in (SOURCES, NOTIFIERS, TARGETS, TRANSFORMS)}
     models: list[type[Settings]] = [Config, *(model for kinds in plugged.values() for model in kinds.values())]
     listed = [(model, "validation") for model in dict.fromkeys(models)]
     references, made = models_json_schema(listed, schema_generator=_Generator)  # type: ignore[arg-type]  # a literal
@@ -118,18 +118,18 @@ def settings_schema() -> JsonSchema:
     computed = parts["TableRules"]["properties"]["computed"]
     computed["additionalProperties"] = {"anyOf": [{"type": "string"}, kinds(TRANSFORMS)]}
     _without_path(parts["FileLog"])
-    _bound(parts)
+    _move_bounds(parts)
     return {
         "$schema": DIALECT,
         "title": "cdcflow.yaml",
         **whole,
         "required": ["log"],
         **_if("serve", {"not": {"required": ["source"]}}, {"required": ["source"]}),
-        "$defs": _used(parts, whole),
+        "$defs": _definitions_of(parts, whole),
     }
 
 
-def _plugged(group: PluginGroup) -> dict[str, type[Settings]]:
+def _plugin_models(group: PluginGroup) -> dict[str, type[Settings]]:
     """The models of installed kinds. Those that cannot be used are missing; `cdcflow plugins` reports them."""
     found = {}
     for kind in installed_kinds(group):
@@ -163,10 +163,10 @@ def _without_path(file_log: JsonSchema) -> None:
     file_log["anyOf"] = [{"required": ["path"]}, {"required": ["objects"]}]
 
 
-def _bound(schema: Any) -> None:  # Any: JSON
+def _move_bounds(schema: Any) -> None:  # Any: JSON
     """Apply bounds of amounts to the number: as text the amount has a unit."""
     for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
-        _bound(inner)
+        _move_bounds(inner)
     if not isinstance(schema, dict) or "anyOf" not in schema:
         return
     for name, keyword in (("gt", "exclusiveMinimum"), ("ge", "minimum")):
@@ -177,7 +177,7 @@ def _bound(schema: Any) -> None:  # Any: JSON
                     one[keyword] = least
 
 
-def _used(parts: JsonSchema, whole: JsonSchema) -> JsonSchema:
+def _definitions_of(parts: JsonSchema, whole: JsonSchema) -> JsonSchema:
     """The definitions that the schema refers to, also through others."""
     found: dict[str, JsonSchema] = {}
     pending = [whole]

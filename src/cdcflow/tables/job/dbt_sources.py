@@ -36,7 +36,7 @@ def dbt_sources(cut: Cut, warehouse: Warehouse, *, warn_after_s: float, error_af
 
 def _table(name: str, short: str, table: CutTable, warehouse: Warehouse) -> dict[str, Any]:
     cuts = f"delta_scan({text_sql(_location(warehouse, (CUTS,)))})"
-    query = f"SELECT make_timestamp(max(commit_clock)) FROM {cuts} WHERE tables[{text_sql(name)}] IS NOT NULL"  # noqa: S608  quoted
+    query = f"SELECT max(commit_clock) FROM {cuts} WHERE tables[{text_sql(name)}] IS NOT NULL"  # noqa: S608  quoted
     place = f"delta_scan({text_sql(_location(warehouse, tuple(table.path.split('/'))))})"
     return {
         "name": short,
