@@ -65,7 +65,7 @@ def test_wheels_are_for_other_machines_and_contain_no_library_of_this_one(built:
     wheels = sorted(built.glob("cdcflow-*.whl"))
     assert len(wheels) == len(interpreters())
     for wheel in wheels:
-        assert re.search(r"-manylinux_\d+_\d+_\w+\.whl$", wheel.name)
+        assert re.search(r"[-.]manylinux_\d+_\d+_\w+\.whl$", wheel.name)
         names = zipfile.ZipFile(wheel).namelist()
         assert sum(name.endswith(".so") for name in names) >= 6
         assert not any(library.partition(".")[0] in name for name in names for library in SYSTEM_LIBRARIES)
