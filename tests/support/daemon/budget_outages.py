@@ -54,7 +54,9 @@ class Operated:
         """One that lasts as long as the block."""
         match kind:
             case "killed":
-                self.send(signal.SIGKILL)
+                assert self.daemon is not None
+                self.daemon.kill()
+                self.daemon.wait()
             case "stopped":
                 self.send(signal.SIGSTOP)
             case "cut":
