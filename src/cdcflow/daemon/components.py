@@ -95,7 +95,14 @@ class PublishComponent:
 class Notifications:
     """Notifications to the receivers in `service.notify`. As a context manager it notifies of the end of its block."""
 
-    def __init__(self, status: Callable[[], Mapping[str, Any]], tell: OnEvent, tables: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        status: Callable[[], Mapping[str, Any]],
+        tell: OnEvent,
+        tables: Callable[[], Any],
+        is_standby: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._is_standby = is_standby
         self._status = status
         self._tell = tell
         self._tables = tables
@@ -108,7 +115,7 @@ class Notifications:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._notifier is not None:
-            self._notifier.end(error)
+            self._notifier.end(error, is_standby=self._is_standby())
 
     def counts(self) -> dict[str, dict[str, int]]:
         """What each receiver got."""

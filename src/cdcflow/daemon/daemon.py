@@ -103,7 +103,7 @@ def run(
             parts += [Observing(capture, tell), budget, GapRepairComponent(capture, file, tell)]
             of_standby.append(budget)  # while the lease does not answer, no daemon is active
         parts += [] if executors is None else [executors]
-        told = Notifications(watch.status, tell, watch.tables_in_log)
+        told = Notifications(watch.status, tell, watch.tables_in_log, lambda: capture.waits_for_lease)
         watch.notified = told.counts
         parts += [RetentionComponent(tell), Index(tell), CompactionComponent(tell), publish, told, deliveries, merge]
         of_standby += [told]

@@ -70,7 +70,7 @@ def open_log(
                 accept_replaced=accept_history_loss,
                 accept_moved=accept_moved,
                 uploads=_uploads(log),
-                replication=_replication(log),
+                replication=_replication(log, was_open=reopened and not replaces),
                 replaces=replaces,
             )
         case KafkaLog():
@@ -354,7 +354,7 @@ def _uploads(log: FileLog) -> Uploading | None:
     )
 
 
-def _replication(log: FileLog) -> ReplicatedJournals | None:
+def _replication(log: FileLog, *, was_open: bool = False) -> ReplicatedJournals | None:
     if log.replicate is None or log.objects is None:
         return None
     from cdcflow.sinks.objects.uploaded import UploadedPart
@@ -366,6 +366,7 @@ def _replication(log: FileLog) -> ReplicatedJournals | None:
         settings.quorum,
         None if tls is None else PeerTls(tls.cert, tls.key, tls.ca),
         timeout_s=settings.timeout,
+        was_open=was_open,
         stored=UploadedPart(Layout(log.path), opened_store(log, log.objects).name),
     )
 

@@ -17,11 +17,11 @@ from tests.support.objects.logs import IDENTITY
 from tests.support.polling import wait_until
 
 from cdcflow.config import Objects
-from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable, WriterReplaced
 from cdcflow.log.files.layout import Layout
 from cdcflow.sinks.files.log import FileLog
 from cdcflow.sinks.objects.uploads import Uploads
-from cdcflow.sinks.quorum import image
+from cdcflow.sinks.quorum import image, takeover
 from cdcflow.sinks.quorum.links import PeerTls
 from cdcflow.sinks.quorum.peer_server import PeerServer
 from cdcflow.sinks.quorum.takeover import MARK
@@ -127,6 +127,27 @@ def test_second_process_does_not_disturb_a_writer_that_runs(replicated: Replicat
         replicated.open("b")
     write(first, 2)
     assert replicated.ids("a") == [1, 2]
+
+
+def test_process_that_was_replaced_between_two_attempts_does_not_wait_for_its_turn(
+    replicated: ReplicatedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that was suspended may find its stream broken first, and open the log again. It is no standby, and must
+    not write when the other one is stopped, days later."""
+    first = replicated.open("a")
+    write(first, 1)
+    first.close()
+    replicated.open("a", was_open=True).close()  # no other process has written it
+    with monkeypatch.context() as other_process:
+        other_process.setattr(takeover, "_PROCESS", "another process.")
+        second = replicated.open("b")
+    write(second, 2)
+    with pytest.raises(WriterReplaced, match="took the log over"):
+        replicated.open("a", was_open=True)
+    second.close()
+    with pytest.raises(WriterReplaced, match="took the log over"):
+        replicated.open("a", was_open=True)
+    assert replicated.ids("b") == [1, 2]
 
 
 def test_peer_that_lost_its_disk_proves_nothing_until_it_has_everything(

@@ -60,12 +60,16 @@ class ReplicatedLog:
     def bucket(self) -> Bucket:
         return Bucket(self.objects)
 
-    def open(self, machine: str = "a") -> FileLog:
+    def open(self, machine: str = "a", *, was_open: bool = False) -> FileLog:
         layout = self.layout(machine)
         layout.root.parent.mkdir(parents=True, exist_ok=True)
         bare = Layout(layout.root)
         journals = ReplicatedJournals(
-            self.peers, self.tls, timeout_s=self.timeout_s, stored=UploadedPart(bare, self.bucket.name)
+            self.peers,
+            self.tls,
+            timeout_s=self.timeout_s,
+            stored=UploadedPart(bare, self.bucket.name),
+            was_open=was_open,
         )
         uploads = Uploads(bare, self.bucket, keep_local_s=0) if self.uploads else None
         log = FileLog.open(layout, IDENTITY, uploads=uploads, replication=journals)

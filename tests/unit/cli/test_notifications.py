@@ -100,6 +100,13 @@ def test_end_is_notified_with_its_reason_and_what_to_do() -> None:
     assert of_the_end(None).text == "the capture was stopped by a command"
 
 
+def test_end_of_a_standby_is_not_reported_as_the_end_of_the_capture() -> None:
+    """Another daemon captures, and an operator who is woken up would look for a fault that does not exist."""
+    assert of_the_end(None, is_standby=True).text == "the standby was stopped by a command"
+    ended = of_the_end(HistoryLost("slot gone"), is_standby=True)
+    assert ended.text == "the standby has ended: HistoryLost: slot gone"
+
+
 class Hook(PostReceiver):
     """A receiver of notifications."""
 
@@ -218,6 +225,8 @@ def test_daemon_that_ends_permanently_reports_why(hook: Hook, tmp_path: Path) ->
 
     class Ends:
         """A capture that a lost slot ends."""
+
+        waits_for_lease = False
 
         def run(self) -> None:
             raise HistoryLost("slot gone", remedy="run it again")

@@ -178,12 +178,14 @@ def _states(tables: Tables) -> dict[str, str]:
     return {name: f"{t.get('state')} {t.get('generation')}" for name, t in tables.items()}
 
 
-def of_the_end(error: BaseException | None) -> Notice:
-    """The notice that the daemon has ended, and why; without `error` it was stopped, or its work was done."""
+def of_the_end(error: BaseException | None, *, is_standby: bool = False) -> Notice:
+    """The notice that the daemon has ended, and why; without `error` it was stopped, or its work was done.
+    `is_standby`: another daemon captures."""
+    who = "the standby" if is_standby else "the capture"
     if error is None:
-        return Notice("stopped", True, "the capture was stopped by a command", {"reason": None})
+        return Notice("stopped", True, f"{who} was stopped by a command", {"reason": None})
     if not isinstance(error, CdcflowError):  # its text may hold a row's values
-        return Notice("stopped", True, f"the capture has ended by a fault in cdcflow: {type(error).__name__}", {})
+        return Notice("stopped", True, f"{who} has ended by a fault in cdcflow: {type(error).__name__}", {})
     reason = str(error).split("\n")[0]
     fields = {"kind": type(error).__name__, "reason": reason, "remedy": error.remedy}
-    return Notice("stopped", True, f"the capture has ended: {type(error).__name__}: {reason}", fields)
+    return Notice("stopped", True, f"{who} has ended: {type(error).__name__}: {reason}", fields)

@@ -267,13 +267,13 @@ class Notifier:
         """What each receiver got, by a name without its URL."""
         return {receiver.name: receiver.counts() for receiver in self._receivers}
 
-    def end(self, ended: BaseException | None) -> None:
-        """Send the notice of the end of the capture, and of its cause, within some seconds."""
+    def end(self, ended: BaseException | None, *, is_standby: bool = False) -> None:
+        """Send the notice of the end of the capture, or of a standby, and of its cause, within some seconds."""
         self._over.set()
         deadline = time.monotonic() + LAST_WORD_S
         receivers, self._receivers = self._receivers, ()
         for receiver in receivers:
-            receiver.put(of_the_end(ended))
+            receiver.put(of_the_end(ended, is_standby=is_standby))
         for receiver in receivers:
             receiver.end(max(0.1, deadline - time.monotonic()))
 

@@ -23,7 +23,7 @@ from typing import TypeVar
 
 import structlog
 
-from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable, WriterReplaced
 from cdcflow.log.disk.layer import OS_LAYER, FileLayer, storing, write_file
 from cdcflow.log.disk.lease import Lease, read_epoch
 from cdcflow.log.files.layout import Layout, LogFile
@@ -60,6 +60,9 @@ ALIVE_WAIT_S = 4.0
 """How long a start waits for the log's writer to end, which may just have been stopped."""
 LOOK_EVERY_S = 0.1
 
+_PROCESS = uuid.uuid4().hex[:16]
+"""How the ids of this process's writers begin."""
+
 Found = TypeVar("Found")
 _log = structlog.get_logger("cdcflow")
 
@@ -86,7 +89,17 @@ class Mark:
 class ReplicatedJournals:
     """The journals of one log on its peers, for one opening of the log. Implements `sinks.files.log.Replication`."""
 
-    def __init__(self, peers: Sequence[str], tls: PeerTls | None, *, timeout_s: float, stored: StoredPart) -> None:
+    def __init__(
+        self,
+        peers: Sequence[str],
+        tls: PeerTls | None,
+        *,
+        timeout_s: float,
+        stored: StoredPart,
+        was_open: bool = False,
+    ) -> None:
+        """`was_open`: this process wrote the log before, and ends if another one has begun to write it since."""
+        self._was_open = was_open
         self._peers = tuple(peers)
         self._tls = tls
         self._timeout_s = timeout_s
@@ -101,6 +114,7 @@ class ReplicatedJournals:
 
         Raises:
             SinkUnavailable: a majority of the peers, or the store, does not answer; or a process writes the log.
+            WriterReplaced: another process has begun to write it since this one had it open.
             ConfigurationError: the peers have another log, or lost this one.
             InvariantViolated: data that was durable is damaged.
         """
@@ -191,6 +205,7 @@ class ReplicatedJournals:
             states, silent = self._each(links, lambda peer: links[peer].ask(MessageKind.STATE))
             if len(states) < majority(len(self._peers)):
                 raise self._too_few(f"{len(states)} of {len(self._peers)} answered", {**problems, **silent})
+            self._check_replaced([promise_of(state) for state in states.values()])
             if may_take_over([state["follows"] for state in states.values()], len(self._peers)):
                 return {peer: promise_of(state) for peer, state in states.items()}
             if time.monotonic() > deadline:
@@ -200,6 +215,14 @@ class ReplicatedJournals:
                     runbook="two-daemons",
                 )
             time.sleep(LOOK_EVERY_S)
+
+    def _check_replaced(self, promises: Sequence[Promise]) -> None:
+        latest = max(promises, key=lambda promise: promise.promised)
+        if self._was_open and latest.writer and not latest.writer.startswith(_PROCESS):
+            raise WriterReplaced(
+                f"opening the log: another process began epoch {latest.promised} since this one had it open, and took "
+                "the log over; nothing that this one wrote since then counts"
+            )
 
     def _writer(self, layout: Layout, mark: Mark, known: Mapping[str, Promise]) -> EpochWriter:
         groups = {promise.group for promise in known.values() if promise.group} | ({mark.group} - {""})
@@ -213,7 +236,7 @@ class ReplicatedJournals:
             )
         group = groups.pop() if groups else uuid.uuid4().hex
         at_least = Epoch(max(int(read_epoch(layout.epoch)), mark.epoch))
-        return EpochWriter(group, next_epoch(list(known.values()), at_least), uuid.uuid4().hex, len(self._peers))
+        return EpochWriter(group, next_epoch(list(known.values()), at_least), _writer_id(), len(self._peers))
 
     def _check_new(self, layout: Layout, mark: Mark) -> None:
         """Refuse to begin with empty peers what may be stored elsewhere."""
@@ -305,6 +328,10 @@ class ReplicatedJournals:
             remedy="start the peers that are missing, or restore the network to them; nothing is lost",
             runbook="quorum-lost",
         )
+
+
+def _writer_id() -> str:
+    return _PROCESS + uuid.uuid4().hex[len(_PROCESS) :]
 
 
 def status(layout: Layout, peers: Sequence[str]) -> dict[str, object]:
