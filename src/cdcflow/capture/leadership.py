@@ -24,7 +24,7 @@ from cdcflow.errors import CdcflowError, ConfigurationError, LeaseLost
 SLICE_S = 0.2
 """How long the main thread waits at a time: signals are handled in between."""
 REST_S = 5.0
-"""How long a daemon that gave the lease back leaves it to others before it requests it again."""
+"""How long a daemon that gave the lease back leaves it to others before it requests it again, if none takes it."""
 LOOKED_EVERY_S = 1.0
 """How often a standby finds out who holds the lease."""
 CONFIRMED_WITHIN_S = 10.0
@@ -207,6 +207,8 @@ class Leadership:
                 self._release(self._lease)
             elif self._clock() >= self._rests_until:
                 self._ask(self._lease)
+            else:
+                self._end_rest(self._lease)
             self._asks.wait(self._lease.renewed_every_s if self._may_write() else self._lease.watched_every_s)
             self._asks.clear()
         self._release(self._lease)
@@ -229,6 +231,17 @@ class Leadership:
             self._term.record_answer(asked_at, held=held)
             self._latest_answered = asked_at  # of a request that began before `confirm`, the answer is too old for it
             self._changed.notify_all()
+
+    def _end_rest(self, lease: DaemonLease) -> None:
+        """Once another process has the lease that this one gave back, this one waits for it as any standby does."""
+        try:
+            holder = lease.holder()
+        except CdcflowError as error:
+            self._report(error)
+            return
+        if holder is not None and not _is_this_process(holder):
+            self._rests_until = float("-inf")
+            self._see(holder)
 
     def _see(self, holder: Holder | None) -> None:
         """Another process holds the lease."""
@@ -259,6 +272,12 @@ class Leadership:
         with self._changed:
             self._returns, self._holder, self._looked_at = False, None, float("-inf")
             self._changed.notify_all()
+
+
+def _is_this_process(holder: Holder) -> bool:
+    """A lease that was just given back may still be shown as this process's, whose host's name may be cut short."""
+    host, _, process = holder.name.rpartition(" (")
+    return process == f"process {os.getpid()})" and socket.gethostname().startswith(host)
 
 
 def _line(error: BaseException | None) -> str:

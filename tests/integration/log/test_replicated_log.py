@@ -132,7 +132,7 @@ def test_second_process_does_not_disturb_a_writer_that_runs(replicated: Replicat
 def test_process_that_was_replaced_between_two_attempts_does_not_wait_for_its_turn(
     replicated: ReplicatedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A daemon that was suspended may find its stream broken first, and open the log again. It is no standby, and must
+    """A daemon that was suspended may find its stream broken first, and open the log again. It has no lease, and must
     not write when the other one is stopped, days later."""
     first = replicated.open("a")
     write(first, 1)

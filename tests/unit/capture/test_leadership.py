@@ -32,6 +32,7 @@ class Lease:
         self.held = held
         self.asked = 0
         self.error: CdcflowError | None = None
+        self.other: Holder | None = Holder("db-2 (process 7)")
         self.on_hold: Callable[[], object] = lambda: None
 
     def hold(self) -> bool:
@@ -43,7 +44,7 @@ class Lease:
         return held
 
     def holder(self) -> Holder | None:
-        return Holder("db-2 (process 7)")
+        return self.other
 
     def release(self) -> None: ...
 
@@ -214,3 +215,26 @@ def test_start_that_waits_for_an_answer_of_the_lease_can_be_stopped(stage: Calla
     found.capture.stop()
     found.thread.join(10)
     assert not found.thread.is_alive()
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_daemon_that_gave_the_lease_back_waits_as_a_standby_once_it_is_taken(is_taken: bool) -> None:
+    """A machine that fails just after a handover must not wait until the other daemon has rested."""
+    lease = Lease()
+    leadership = Leadership(lambda: lease, lambda event, fields: None)
+    try:
+        assert leadership.take(lambda: False)
+        lease.other = Holder(leaderships.this_process())  # as a session that has just been closed
+        leadership.request_handover()
+        leadership.give_up()
+        before = lease.asked
+        if is_taken:
+            lease.other = Holder("db-2 (process 7)")
+            wait_until(
+                lambda: lease.asked > before, "the lease to be requested again", patience_s=leaderships.REST_S / 2
+            )
+        else:
+            threading.Event().wait(0.2)
+            assert lease.asked == before
+    finally:
+        leadership.close()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 from pathlib import Path
 
 from cdcflow.capture.ports.lease import Holder
@@ -26,6 +27,7 @@ class FileLease:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._fd: int | None = None
+        self._was_held = False
 
     def hold(self) -> bool:
         if self._fd is None:
@@ -34,10 +36,18 @@ class FileLease:
                 self._fd = lock_file(self._path, _refusal)
             except Held:
                 return False
+        self._was_held = True
         return True
 
     def holder(self) -> Holder | None:
-        return Holder(holder(self._path)) if self._path.exists() else None
+        """The process that took it last, which may have ended. None if that is this one, and it gave it back."""
+        if not self._path.exists():
+            return None
+        found = holder(self._path)
+        is_given_back = (
+            self._was_held and self._fd is None and found == f"process {os.getpid()} on {socket.gethostname()}"
+        )
+        return None if is_given_back else Holder(found)
 
     def release(self) -> None:
         if self._fd is not None:

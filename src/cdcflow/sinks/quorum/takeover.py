@@ -98,7 +98,7 @@ class ReplicatedJournals:
         stored: StoredPart,
         was_open: bool = False,
     ) -> None:
-        """`was_open`: this process wrote the log before, and ends if another one has begun to write it since."""
+        """`was_open`: this process wrote the log before, and ends if a different one has written it since."""
         self._was_open = was_open
         self._peers = tuple(peers)
         self._tls = tls
