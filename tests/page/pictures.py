@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.page.browser import Browser, started
 from tests.page.shop import Shop
+from tests.support.fleet.simulated import FleetServer, fleet, publish
 
 from cdcflow.config import AccessToken
 
@@ -45,6 +46,23 @@ def main(folder: Path) -> None:
             look(browser)
             browser.picture(folder / f"page-{name}.png")
         shop.server.close()
+        fleet_pictures(browser, Path(room), folder)
+
+
+def fleet_pictures(browser: Browser, room: Path, folder: Path) -> None:
+    """A fleet of 200; the pictures end where the first screen does."""
+    publish(room / "register", *fleet(200))
+    server = FleetServer(room / "register")
+    server.start()
+    for name, (width, height, scheme) in SIZES.items():
+        browser.size(width, height, phone=width < 500)
+        browser.scheme(scheme)
+        browser.driver.get(server.url)
+        browser.until(lambda: "pipelines" in browser.text("#source"), "the first answer")
+        browser.picture(folder / f"fleet-{name}.png", whole=False)
+    files, packed, plain = browser.run(_BYTES.replace("/api/", "/no such path/"))
+    print(f"fleet of 200: {files} files with its data, {packed} bytes sent, {plain} bytes unpacked")
+    server.close()
 
 
 def look(browser: Browser) -> None:

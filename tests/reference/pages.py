@@ -18,6 +18,7 @@ def pages() -> dict[Path, str]:
         "options.md": {"options": commands.markdown()},
         "types.md": types.markdown(),
         "files.md": settings.files_markdown(),
+        "fleet.md": settings.fleet_markdown(),
     }
     changed = {}
     for name, texts in tables.items():

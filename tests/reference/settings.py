@@ -6,6 +6,7 @@ from cdcflow.config.collections import Serve
 from cdcflow.config.columns import TableRules
 from cdcflow.config.contracts import ColumnContract
 from cdcflow.config.descriptions import Setting, describe
+from cdcflow.config.fleet import Fleet
 from cdcflow.config.logs import FileLog, KafkaLog
 from cdcflow.config.publish import Publish
 from cdcflow.config.sources import MySQL, Postgres, SourceSettings
@@ -55,6 +56,11 @@ def _of_both(one: Setting, others: list[Setting]) -> Setting:
 def markdown() -> dict[str, str]:
     """Each table by the name of its marker."""
     return {name: table(settings) for name, settings in sections().items()}
+
+
+def fleet_markdown() -> dict[str, str]:
+    """The table of docs/fleet.md: the settings file of `cdcflow fleet`."""
+    return {"fleet": table(list(describe(Fleet, "")))}
 
 
 def files_markdown() -> dict[str, str]:

@@ -37,6 +37,8 @@ LATER = {
     *(f"service.lease.password.{name}" for name in ("command", "expires", "timeout")),
     *(f"service.lease.tls.{name}" for name in ("mode", "ca", "cert", "key")),
     *(f"service.lease.objects.{name}" for name in ("endpoint", "region", "access_key", "secret_key")),
+    *(f"service.fleet.{name}" for name in ("at", "name", "every", "page")),
+    *(f"service.fleet.objects.{name}" for name in ("endpoint", "region", "access_key", "secret_key")),
     *(f"{part}.{name}" for part in ("service", "serve") for name in ("tls.cert", "tls.key", "requests_per_second_max")),
     *(f"source.tls.{name}" for name in ("cert", "key")),
     *(f"source.ssh.{name}" for name in ("host", "port", "user", "key_file", "known_hosts")),

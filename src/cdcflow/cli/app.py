@@ -48,6 +48,7 @@ COMMANDS = {
     "transaction": ("cdcflow.cli.ask:transaction", "Print a transaction with all its rows."),
     "consumer": ("cdcflow.cli.consumers:app", "Read the log under a name, with a cursor that is kept."),
     "status": ("cdcflow.cli.status:status", "Show tables, backfill, lag, and what the source keeps."),
+    "fleet": ("cdcflow.cli.fleet:fleet", "Watch many pipelines on one page."),
     "bundle": ("cdcflow.cli.bundle:bundle", "Collect what a maintainer needs into one file."),
     "demo": ("cdcflow.demo.command:demo", "See the whole thing on real data, with a proof at the end."),
     "handover": ("cdcflow.cli.handover:handover", "Have the standby replace the active daemon."),

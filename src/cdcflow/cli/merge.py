@@ -14,7 +14,8 @@ from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPaths, Json
 from cdcflow.config import load, seconds
 from cdcflow.config.places import check_writable, warehouse_places
 from cdcflow.daemon import signals
-from cdcflow.daemon.events import leave_interrupts_out, send_structlog_to
+from cdcflow.daemon.events import event_lines, leave_interrupts_out, send_structlog_to
+from cdcflow.daemon.fleet_component import merges_in_fleet
 from cdcflow.daemon.merge_process import merging_daemon, prepare_merge, wait_for_turn
 from cdcflow.errors import SinkUnavailable
 
@@ -62,7 +63,9 @@ def merge(
     else:
         if daemon is not None:
             typer.echo(f"the daemon of this log (process {daemon}) merges, too: {_ONE_IS_ENOUGH}", err=True)
-        signals.again_and_again(lambda: _merge_and_tell(merged, json), pause_s)
+        tell_event = event_lines(as_json=False, file=sys.stderr)
+        with merges_in_fleet(settings, lambda: _merge_and_tell(merged, json), pause_s, tell_event) as merging:
+            signals.again_and_again(merging, pause_s)
 
 
 def _merge_and_tell(merged: Callable[[], MergeReport], json: bool) -> None:

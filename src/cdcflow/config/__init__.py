@@ -12,6 +12,7 @@ from __future__ import annotations
 from cdcflow.config.access import ROLES, AccessToken, Role, ServerTls, is_loopback
 from cdcflow.config.base import Settings
 from cdcflow.config.collections import Collection, Idempotency, Push, Serve
+from cdcflow.config.fleet import Fleet, FleetMember, FleetMembership, FleetRegister
 from cdcflow.config.lease import LeaseSettings
 from cdcflow.config.logs import FileLog, Kafka, KafkaLog, Objects, Seal, StoreAccess
 from cdcflow.config.notify import NotifierSettings, Notify
@@ -28,7 +29,7 @@ from cdcflow.config.publish import (
     UnsignedMode,
 )
 from cdcflow.config.references import is_reference, secret
-from cdcflow.config.settings_file import load, without_reading_limits
+from cdcflow.config.settings_file import load, load_fleet, without_reading_limits
 from cdcflow.config.sources import Backfill, MySQL, Postgres, Special, Tls
 from cdcflow.config.ssh import Ssh
 from cdcflow.config.targets import TargetSettings
@@ -44,6 +45,10 @@ __all__ = [
     "Config",
     "DecimalMode",
     "FileLog",
+    "Fleet",
+    "FleetMember",
+    "FleetMembership",
+    "FleetRegister",
     "FormatName",
     "IntervalMode",
     "Idempotency",
@@ -78,6 +83,7 @@ __all__ = [
     "is_loopback",
     "is_reference",
     "load",
+    "load_fleet",
     "seconds",
     "secret",
     "without_reading_limits",

@@ -10,6 +10,7 @@ from cdcflow.config.access import ServerTls
 from cdcflow.config.base import Settings
 from cdcflow.config.collections import Collection, Serve
 from cdcflow.config.columns import ColumnRule, TableRules
+from cdcflow.config.fleet import Fleet, FleetMembership, FleetRegister
 from cdcflow.config.lease import LeaseSettings
 from cdcflow.config.logs import FileLog, Kafka, KafkaLog, StoreAccess
 from cdcflow.config.notify import NotifierSettings, Notify
@@ -107,6 +108,7 @@ def _rebased_service(service: Service, folder: Path) -> Service:
             "notify": notify,
             "tls": _rebased_tls(service.tls, folder),
             "lease": None if service.lease is None else _rebased_lease(service.lease, folder),
+            "fleet": None if service.fleet is None else _rebased_membership(service.fleet, folder),
         }
     )
 
@@ -120,6 +122,29 @@ def _rebased_lease(lease: LeaseSettings, folder: Path) -> LeaseSettings:
             "objects": None if objects is None else objects.model_copy(update=_keys(objects, folder)),
         }
     )
+
+
+def _rebased_membership(membership: FleetMembership, folder: Path) -> FleetMembership:
+    return membership.model_copy(update=_rebased_place(membership, folder))
+
+
+def _rebased_place(register: FleetRegister, folder: Path) -> dict[str, object]:
+    objects = register.objects
+    return {
+        "at": register.at if isinstance(register.at, str) else folder / register.at.expanduser(),
+        "objects": None if objects is None else objects.model_copy(update=_keys(objects, folder)),
+    }
+
+
+def rebase_fleet(fleet: Fleet, folder: Path) -> Fleet:
+    tokens = [t.model_copy(update={"token": _reference_below(folder, t.token)}) for t in fleet.tokens]
+    registers = [one.model_copy(update=_rebased_place(one, folder)) for one in fleet.registers]
+    members = [
+        one.model_copy(update={"token": _reference_below(folder, one.token), "ca": _below(folder, one.ca)})
+        for one in fleet.members
+    ]
+    places = {"tokens": tuple(tokens), "registers": tuple(registers), "members": tuple(members)}
+    return fleet.model_copy(update={**places, "tls": _rebased_tls(fleet.tls, folder)})
 
 
 def _rebased_receiver(receiver: Notify | NotifierSettings, folder: Path) -> Notify | NotifierSettings:

@@ -30,10 +30,11 @@ def mistake(
     message: str,
     given: object,
     plugged: Models | None = None,
+    root: type[Settings] = Config,
 ) -> str:
     """One mistake as one line, at the nearest setting that is in the file. `given` is repeated only if it is a pattern
     of tables: anything else may be a secret in the wrong place. `plugged`: the settings models of plug-ins, by the
-    places in the file where they are used."""
+    places in the file where they are used. `root`: the model of the whole file."""
     plugged = plugged or {}
     setting, source = (tagged, None) if ("source",) in plugged else _without_tag(tagged)
     models = plugged if source is None else {**plugged, ("source",): source}
@@ -45,7 +46,7 @@ def mistake(
     name = dotted_name(setting)
     match kind:
         case "extra_forbidden":
-            text = f"unknown setting {name}{_nearest(setting, models)}"
+            text = f"unknown setting {name}{_nearest(setting, models, root)}"
         case "missing":
             text = f"{name} is missing"
         case "tuple_type":
@@ -81,9 +82,9 @@ def _without_tag(setting: SettingPath) -> tuple[SettingPath, type[Settings]]:
     return setting, Postgres
 
 
-def _nearest(setting: SettingPath, models: Models) -> str:
+def _nearest(setting: SettingPath, models: Models, root: type[Settings]) -> str:
     *parents, wrong = setting
-    model = _model_at(tuple(parents), models)
+    model = _model_at(tuple(parents), models, root)
     names = [] if model is None else list(settings_of(model))
     kinds = [kind for kind, settings in _KINDS.items() if parents == ["source"] and wrong in settings.model_fields]
     if kinds:
@@ -91,14 +92,14 @@ def _nearest(setting: SettingPath, models: Models) -> str:
     close = difflib.get_close_matches(str(wrong), names, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {dotted_name((*parents, close[0]))}?"
-    elsewhere = [p for p in _all_names(Config, (), models) if p[-1] == wrong]
+    elsewhere = [p for p in _all_names(root, (), models) if p[-1] == wrong]
     if elsewhere:
         return f"; it belongs at {dotted_name(elsewhere[0])}"
     return f"; known here: {', '.join(names)}" if names else ""
 
 
-def _model_at(setting: SettingPath, models: Models) -> type[Settings] | None:
-    found: list[type[Settings]] = [Config]
+def _model_at(setting: SettingPath, models: Models, root: type[Settings]) -> type[Settings] | None:
+    found: list[type[Settings]] = [root]
     for length, name in enumerate(setting, 1):
         if setting[:length] in models:
             found = [models[setting[:length]]]

@@ -23,6 +23,7 @@ from cdcflow.config.base import URL, Settings, is_host_and_port
 from cdcflow.config.collections import Push, Serve
 from cdcflow.config.columns import TableRules
 from cdcflow.config.contracts import ColumnContract
+from cdcflow.config.fleet import FleetMembership
 from cdcflow.config.lease import LeaseSettings
 from cdcflow.config.logs import TOPIC_EXPIRES, FileLog, KafkaLog
 from cdcflow.config.notify import NotifierSettings, Notify, Subscription
@@ -372,6 +373,7 @@ class Service(Settings):
     """The collector that gets OpenTelemetry spans by OTLP over HTTP, such as `http://127.0.0.1:4318`
     ([traces.md](traces.md)). Default: off."""
     lease: LeaseSettings | None = None
+    fleet: FleetMembership | None = None
 
     @property
     def cut_receivers(self) -> tuple[Notify | NotifierSettings, ...]:

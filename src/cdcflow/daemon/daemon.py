@@ -31,8 +31,9 @@ from cdcflow.daemon.components import (
 from cdcflow.daemon.delivery_component import DeliveryComponent
 from cdcflow.daemon.events import OnEvent
 from cdcflow.daemon.exit_codes import exit_code
+from cdcflow.daemon.fleet_component import FleetComponent
 from cdcflow.daemon.gap_repair import GapRepairComponent
-from cdcflow.daemon.http_component import Http
+from cdcflow.daemon.http_component import Http, Surroundings
 from cdcflow.daemon.log_budget import BudgetComponent
 from cdcflow.daemon.merge_component import MergeComponent
 from cdcflow.daemon.reload import Reloading
@@ -98,7 +99,10 @@ def run(
             around.callback(http.close)
             has_lease = config.service.lease is not None
             parts += [ControlSocketComponent(answer, replaces=has_lease), ControlTableComponent(answer, tell), http]
-            of_standby.append(http)
+            around_capture = Surroundings(in_use, problems=wrong.now)
+            fleet = FleetComponent(lambda: around_capture.overview(watch.status()), tell)
+            parts.append(fleet)
+            of_standby += [http, fleet]
         if reloading is not None:
             parts += [Observing(capture, tell), budget, GapRepairComponent(capture, file, tell)]
             of_standby.append(budget)  # while the lease does not answer, no daemon is active

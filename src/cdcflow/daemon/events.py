@@ -43,7 +43,7 @@ WARNINGS = frozenset(
             "upkeep ended early",
         ),
         *("log budget", "log budget unknown", "log released", "changes not captured", "table in doubt"),
-        *("gap not repaired", "gap repair postponed"),
+        *("gap not repaired", "gap repair postponed", "fleet not informed"),
         *("lease released", "lease does not answer", "command refused", "executors not used"),
         "views of the latest cut were not written",
     )

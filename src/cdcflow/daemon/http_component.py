@@ -143,7 +143,7 @@ class Surroundings:
     def __init__(
         self,
         in_use: Callable[[], Config],
-        recent: Callable[[], list[dict[str, Any]]],
+        recent: Callable[[], list[dict[str, Any]]] = list,
         problems: Callable[[], Sequence[object]] = list,
     ) -> None:
         self._in_use = in_use

@@ -76,6 +76,7 @@ def description() -> dict[str, Any]:
         "/api/v1/tables": get("tables", "The captured tables, keyed by name, each with its state and progress."),
         "/api/v1/overview": get("overview", "What the page shows: status, findings, headroom, disk, merges."),
         "/api/v1/history": get("history", "Lag, speed and what the source keeps over the last hours."),
+        "/api/v1/report": get("report", "What the daemon publishes for the page of a fleet."),
         **questions(),
         "/api/v1/openapi.json": get("openapi", "This description."),
         **consumers(),

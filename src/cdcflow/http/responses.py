@@ -105,7 +105,7 @@ class Guard:
         headers = dict(scope["headers"])
         if not is_ours(headers.get(b"host", b"").decode("latin-1"), self._names):
             await Response(
-                "this daemon does not answer to this host name (see service.hosts or serve.hosts)\n",
+                "this daemon does not answer to this host name (see hosts in the settings)\n",
                 421,
                 media_type="text/plain",
             )(scope, receive, guarded)

@@ -8,6 +8,8 @@ from urllib.parse import unquote, urlsplit
 from cdcflow.capture.ports.findings import Dropped
 from cdcflow.config import Config, FileLog, KafkaLog, MySQL, Postgres
 from cdcflow.errors import ConfigurationError
+from cdcflow.fleet.registers import PLACE_CHARACTERS, SUFFIX
+from cdcflow.fleet.report import KINDS
 from cdcflow.wiring.captures import open_source
 from cdcflow.wiring.logs import log_id, log_reader
 from cdcflow.wiring.plugged import plugin_of
@@ -41,7 +43,7 @@ def leftovers(config: Config) -> list[tuple[str, str]]:
         of_source = (*_of_control(settings), *_of_role(settings))
     else:
         of_source = plugin_of(settings).leftovers(settings)
-    return [*_of_log(config.log), *_of_tables(config), *of_source]
+    return [*_of_log(config.log), *_of_tables(config), *_of_fleet(config), *of_source]
 
 
 def _of_log(log: FileLog | KafkaLog) -> Iterator[tuple[str, str]]:
@@ -90,6 +92,17 @@ def _of_role(settings: Postgres | MySQL) -> Iterator[tuple[str, str]]:
     else:
         name = "'" + user.replace("\\", "\\\\").replace("'", "''") + "'"
         yield f"account {user} and its grants", f"if nothing else uses it, run DROP USER {name}@'…' with its host"
+
+
+def _of_fleet(config: Config) -> Iterator[tuple[str, str]]:
+    if (fleet := config.service.fleet) is None:
+        return
+    names = [f"{fleet.name}.{kind}.{'?' * PLACE_CHARACTERS}{SUFFIX}" for kind in KINDS]
+    if isinstance(fleet.at, str):
+        how = f"remove {' and '.join(names)} below {fleet.at}/ with the store's own tool"
+    else:
+        how = " ".join(("rm -f", *(f"'{fleet.at}'/{name}" for name in names)))
+    yield f"its reports in the fleet's register {fleet.at}", how
 
 
 def _of_store(url: str) -> str:

@@ -21,7 +21,7 @@ from tests.support.plugins import (
     on_path,
 )
 
-from cdcflow.config import Config
+from cdcflow.config import Config, Fleet
 from cdcflow.config.setting_paths import note_marks
 
 PARTIAL = {"missing", "union_tag_not_found"}
@@ -37,7 +37,8 @@ def mistakes(text: str) -> list[str]:
         node = yaml.compose(text, yaml.SafeLoader)
         assert node is not None
         note_marks(Path("page"), node, (), {})
-        Config.model_validate(yaml.SafeLoader("").construct_document(node))
+        model = Fleet if text.startswith("# fleet.yaml") else Config
+        model.model_validate(yaml.SafeLoader("").construct_document(node))
     except ValidationError as error:
         found = error.errors(include_input=False)
         return [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in found if e["type"] not in PARTIAL]

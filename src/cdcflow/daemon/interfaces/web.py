@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from cdcflow.daemon.interfaces.fleet_report import capture_report
 from cdcflow.daemon.interfaces.health import health, readiness
 from cdcflow.daemon.interfaces.history import SampleHistory
 from cdcflow.errors import CdcflowError
+from cdcflow.fleet.report import VERSION
 from cdcflow.http import metrics
 from cdcflow.http.access import SESSION_S, Access, Caller, is_from_our_page
 from cdcflow.http.callers import body_of, caller_with, check_rate, cookie_of, headers_of, reading, session_of
@@ -72,12 +74,12 @@ class DaemonInterfaces:
 def application(doors: DaemonInterfaces, names: Collection[str]) -> ASGIApp:
     """The application. `names`: the host names that requests may use, other than addresses."""
     routes = [
-        *(Route(f"/{name}".removesuffix("index.html"), _file(name, kind)) for name, kind in _FILES.items()),
+        *(Route(f"/{name}".removesuffix("index.html"), page_file(name, kind)) for name, kind in _FILES.items()),
         *(Route(path, endpoint) for path, endpoint in _open(doors).items()),
         *(Route(path, reading(doors.access, endpoint)) for path, endpoint in _restricted_routes(doors).items()),
         *consumer_routes(doors.access, _consumers(doors)),
-        Route("/api/v1/session", _Sessions(doors.access).open, methods=["POST"]),
-        Route("/api/v1/session", _Sessions(doors.access).close, methods=["DELETE"]),
+        Route("/api/v1/session", PageSessions(doors.access).open, methods=["POST"]),
+        Route("/api/v1/session", PageSessions(doors.access).close, methods=["DELETE"]),
         Route("/api/v1/operations/{name}", _operating(doors), methods=["POST"]),
     ]
     handlers: Any = {HTTPException: refusal, CdcflowError: failure, Exception: failure}
@@ -111,9 +113,11 @@ def _open(doors: DaemonInterfaces) -> dict[str, Endpoint]:
     return {"/healthz": alive, "/readyz": ready, "/health": well, "/metrics": metrics_page}
 
 
-def _file(name: str, media_type: str) -> Endpoint:
+def page_file(name: str, media_type: str, folder: Path = PAGE) -> Endpoint:
+    """Serves a file of a page."""
+
     async def page(request: Request) -> Response:
-        plain, packed = _read(name)
+        plain, packed = _read(folder / name)
         if "gzip" in request.headers.get("accept-encoding", ""):
             return Response(
                 packed, media_type=media_type, headers={"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
@@ -124,8 +128,8 @@ def _file(name: str, media_type: str) -> Endpoint:
 
 
 @cache
-def _read(name: str) -> tuple[bytes, bytes]:
-    plain = (PAGE / name).read_bytes()
+def _read(path: Path) -> tuple[bytes, bytes]:
+    plain = path.read_bytes()
     return plain, gzip.compress(plain, mtime=0)
 
 
@@ -150,6 +154,12 @@ def _restricted_routes(doors: DaemonInterfaces) -> dict[str, Endpoint]:
         who |= {"session": session_of(request) is not None, "needs_token": doors.access.needs_token}
         return as_json({**await run_in_threadpool(current_overview), "caller": who})
 
+    async def report(request: Request) -> Response:
+        def current_report() -> Mapping[str, Any]:
+            return asdict(capture_report(doors.overview(doors.status()), ""))
+
+        return as_json({"format": VERSION, **await run_in_threadpool(current_report)})
+
     async def history(request: Request) -> Response:
         return as_json(doors.history.points())
 
@@ -162,6 +172,7 @@ def _restricted_routes(doors: DaemonInterfaces) -> dict[str, Endpoint]:
         "/api/v1/tables": tables,
         "/api/v1/overview": overview,
         "/api/v1/history": history,
+        "/api/v1/report": report,
         **questions(_explorer(doors)),
         "/api/v1/openapi.json": api,
     }
@@ -201,7 +212,7 @@ def _operating(doors: DaemonInterfaces) -> Endpoint:
     return operate
 
 
-class _Sessions:
+class PageSessions:
     """Exchanges a token for a session of the page, whose cookie no script can read."""
 
     def __init__(self, access: Access) -> None:
