@@ -49,6 +49,7 @@ COMMANDS = {
     "consumer": ("cdcflow.cli.consumers:app", "Read the log under a name, with a cursor that is kept."),
     "status": ("cdcflow.cli.status:status", "Show tables, backfill, lag, and what the source keeps."),
     "fleet": ("cdcflow.cli.fleet:fleet", "Watch many pipelines on one page."),
+    "timeline": ("cdcflow.cli.timeline:timeline", "Show what happened to a pipeline, as text or a picture."),
     "bundle": ("cdcflow.cli.bundle:bundle", "Collect what a maintainer needs into one file."),
     "demo": ("cdcflow.demo.command:demo", "See the whole thing on real data, with a proof at the end."),
     "handover": ("cdcflow.cli.handover:handover", "Have the standby replace the active daemon."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from cdcflow.config import Config, load, seconds, without_reading_limits
 from cdcflow.daemon import signals
 from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError, SinkUnavailable, SourceUnavailable
-from cdcflow.log.maintenance import state_files
+from cdcflow.log.maintenance import activity, state_files
 from cdcflow.model.table import word
 
 if TYPE_CHECKING:
@@ -168,11 +169,13 @@ def leave_word(settings: Config, table: TableReport) -> None:
     if table.verdict == "equal":
         found = {"position": table.position, "offset": table.offset, "rows": table.rows, "range": "all"}
         state_files.write_verified(folder, table.table, table.against, equal=found)
+        activity.note_comparison(folder, time.time(), table.table, table.against, 0)
     elif table.verdict == "equal but for":
         state_files.write_not_compared(folder, table.table, table.against, table.missing_columns)
         read_shape_again(folder, table)
     elif table.verdict == "different":
         state_files.write_verified(folder, table.table, table.against, equal=None, different=table.different)
+        activity.note_comparison(folder, time.time(), table.table, table.against, table.different)
 
 
 def _plain(report: Report) -> dict[str, object]:

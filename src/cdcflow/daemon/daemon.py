@@ -17,6 +17,7 @@ from cdcflow.capture.ports.part_readers import Readers
 from cdcflow.capture.requests import Arguments
 from cdcflow.config import Config
 from cdcflow.config.places import naming_paths
+from cdcflow.daemon.activity_component import ActivityComponent
 from cdcflow.daemon.components import (
     CompactionComponent,
     ControlSocketComponent,
@@ -109,7 +110,16 @@ def run(
         parts += [] if executors is None else [executors]
         told = Notifications(watch.status, tell, watch.tables_in_log, lambda: capture.waits_for_lease)
         watch.notified = told.counts
-        parts += [RetentionComponent(tell), Index(tell), CompactionComponent(tell), publish, told, deliveries, merge]
+        parts += [
+            ActivityComponent(capture.status),
+            RetentionComponent(tell),
+            Index(tell),
+            CompactionComponent(tell),
+            publish,
+            told,
+            deliveries,
+            merge,
+        ]
         of_standby += [told]
         components = around.enter_context(RunningComponents(parts, of_standby))
         hang_up = None if reloading is None else reloading.hang_up

@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from cdcflow import wiring
 from cdcflow.config import Config, FleetMembership
 from cdcflow.daemon.events import OnEvent
 from cdcflow.daemon.interfaces.fleet_report import capture_report, merge_report
@@ -22,6 +21,7 @@ from cdcflow.errors import CdcflowError
 from cdcflow.fleet.registers import ReportRegister, object_name
 from cdcflow.fleet.report import Kind, MemberReport
 from cdcflow.log.maintenance import state_files
+from cdcflow.wiring.fleets import fleet_register
 
 LAST_WITHIN_S = 3.0
 """How long the end of a process waits for its last report."""
@@ -54,7 +54,7 @@ class FleetComponent:
 
         # Two daemons of one log on one machine differ in what they listen on.
         place = f"{config.log.folder} {config.service.listen}"
-        return ReportThread(wiring.fleet_register(membership), membership, "capture", place, report, self._tell)
+        return ReportThread(fleet_register(membership), membership, "capture", place, report, self._tell)
 
 
 class ReportThread:
@@ -149,7 +149,7 @@ def merges_in_fleet(
             ended=ended,
         )
 
-    register = wiring.fleet_register(membership)
+    register = fleet_register(membership)
     publication = ReportThread(register, membership, "merge", str(settings.merge.warehouse), report, tell)
     publication.begin()
     try:

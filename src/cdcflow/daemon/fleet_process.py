@@ -6,7 +6,6 @@ import contextlib
 import threading
 import time
 
-from cdcflow import wiring
 from cdcflow.config import Fleet
 from cdcflow.daemon.daemon import telling_end
 from cdcflow.daemon.events import OnEvent
@@ -19,6 +18,7 @@ from cdcflow.fleet.pipelines import Pipeline, pipelines
 from cdcflow.fleet.watch import FleetWatch
 from cdcflow.http.access import Access
 from cdcflow.http.certificate import ServerCertificate
+from cdcflow.wiring.fleets import fleet_register
 
 
 def fleet_watch(settings: Fleet) -> FleetWatch:
@@ -27,7 +27,7 @@ def fleet_watch(settings: Fleet) -> FleetWatch:
     Raises:
         ConfigurationError: a register is in a bucket, and the client library is not installed.
     """
-    registers = [wiring.fleet_register(one, f"registers[{n}]") for n, one in enumerate(settings.registers)]
+    registers = [fleet_register(one, f"registers[{n}]") for n, one in enumerate(settings.registers)]
     asked = [HttpMember(one, settings.every) for one in settings.members]
     return FleetWatch(registers, asked, settings.every)
 

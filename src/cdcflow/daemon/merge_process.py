@@ -17,7 +17,7 @@ from cdcflow.config import Config, KafkaLog
 from cdcflow.daemon.interfaces import facts
 from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
-from cdcflow.log.maintenance import state_files
+from cdcflow.log.maintenance import activity, state_files
 
 if TYPE_CHECKING:
     from cdcflow.tables.job.engines import Engines
@@ -159,13 +159,16 @@ def write_result(settings: Config, merge: Merge) -> Merge:
     folder = settings.log.folder
 
     def merge_and_write() -> MergeReport:
+        began = time.time()
         try:
             report = merge()
         except Exception as error:
             state_files.write_merge_failure(folder, error)
+            activity.note_merge(folder, began, time.time(), failure=failure_text(error))
             raise
         if report.cut:
             rows = sum(table.changes for table in report.tables)
+            activity.note_merge(folder, began, time.time(), rows=rows)
             state_files.write_merge(
                 folder,
                 cut=report.cut,
@@ -219,6 +222,11 @@ def _log_event(event: str, fields: Mapping[str, object]) -> None:
     import structlog
 
     structlog.get_logger().warning(event, **fields)
+
+
+def failure_text(error: Exception) -> str:
+    """Why a merge failed. The text of an error that is not cdcflow's may hold row values."""
+    return str(error).split("\n")[0] if isinstance(error, CdcflowError) else type(error).__name__
 
 
 def exclusion_reasons(tables: Iterable[TableMergeReport]) -> dict[str, str]:

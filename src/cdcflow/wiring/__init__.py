@@ -20,7 +20,6 @@ from cdcflow.wiring.commands import commands_in_log, gaps_in_log, repairs_in_log
 from cdcflow.wiring.derived import report_derived
 from cdcflow.wiring.executors import check_readers, readers
 from cdcflow.wiring.findings import continues, doctor, log_problem, store_faults, upload_status
-from cdcflow.wiring.fleets import fleet_register
 from cdcflow.wiring.leases import held_lease, lease_holder
 from cdcflow.wiring.log_budget import budget, budgeted_log, known_slot, log_limits
 from cdcflow.wiring.logs import (
@@ -89,7 +88,6 @@ __all__ = [
     "gaps_in_log",
     "continues",
     "drop",
-    "fleet_register",
     "leftovers",
     "doctor",
     "log_problem",

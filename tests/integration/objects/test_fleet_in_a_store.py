@@ -8,12 +8,12 @@ import pytest
 from tests.servers.objects import ObjectServer
 from tests.support.fleet.simulated import report
 
-from cdcflow import wiring
 from cdcflow.config import Fleet, FleetRegister
 from cdcflow.daemon.fleet_process import look_once
 from cdcflow.errors import CdcflowError
 from cdcflow.fleet.registers import ReportBucket, ReportRegister, object_name
 from cdcflow.fleet.report import REPORT_BYTES_MAX
+from cdcflow.wiring.fleets import fleet_register
 
 
 def settings(server: ObjectServer, bucket: str, **other: str) -> FleetRegister:
@@ -34,7 +34,7 @@ def test_members_of_a_bucket_are_shown_and_changes_are_read(
 ) -> None:
     """Only what has changed is fetched: 200 members publish four times a minute, and requests cost money."""
     place = settings(object_server, "fleet-members")
-    register = wiring.fleet_register(place)
+    register = fleet_register(place)
     assert isinstance(register, ReportBucket)
     keys = [publish(register, name) for name in ("a", "b", "c")]
     register.publish("large.capture.0.json", b"x" * (REPORT_BYTES_MAX + 1))
@@ -75,4 +75,4 @@ def test_bucket_that_cannot_be_read_is_an_outage(object_server: ObjectServer, tm
     assert len(outages) == 1
     assert "c4n4ry" not in outages[0].reason
     with pytest.raises(CdcflowError):
-        wiring.fleet_register(place).publish("a.capture.0.json", b"1")
+        fleet_register(place).publish("a.capture.0.json", b"1")

@@ -1,0 +1,96 @@
+"""`cdcflow timeline`: what happened to a pipeline, as text or as a picture."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cdcflow.cli import output
+from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
+from cdcflow.config import load, seconds
+from cdcflow.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from cdcflow.wiring.timelines import Timeline
+
+WHOLE = "all"
+
+
+def timeline(
+    since: Annotated[
+        str, typer.Option(help="The beginning: a time in UTC (2026-11-30T06:00), an age (24h), or all.")
+    ] = "24h",
+    until: Annotated[str | None, typer.Option(help="The end, likewise. Without it now.")] = None,
+    svg: Annotated[bool, typer.Option("--svg", help="Print a picture (SVG) instead of text.")] = False,
+    config: ConfigPath = DEFAULT_CONFIG,
+    json: Json = False,
+) -> None:
+    """Show what happened to a pipeline: capture, outages, tables that were read, schema changes, merges, comparisons.
+
+    All of it is from the log and its folder: neither the source nor the tables are queried, and a daemon may run.
+    """
+    from cdcflow import wiring
+    from cdcflow.wiring.timelines import timeline as timeline_of
+
+    settings, now = load(config), time.time()
+    log = wiring.log_reader(settings)
+    if not log.exists():
+        raise ConfigurationError(
+            f"there is no change log at {log.name}",
+            remedy="start `cdcflow run` first, or correct `log` in the settings",
+            runbook="no-log",
+        )
+    begin = None if since == WHOLE else _moment(since, now, "--since")
+    end = now if until is None else _moment(until, now, "--until")
+    if begin is not None and begin >= end:
+        raise ConfigurationError(
+            "the timeline would end before it begins", remedy="give a --since that is before --until"
+        )
+    found = timeline_of(settings, begin, end, now)
+    if json:
+        output.print_json(asdict(found))
+    elif svg:
+        from cdcflow.cli.timeline_svg import svg_of
+
+        typer.echo(svg_of(found))
+    else:
+        for line in _lines(found):
+            typer.echo(output.plain(line))
+
+
+def _moment(text: str, now: float, option: str) -> float:
+    """A time in seconds since 1970, of a text with a time in UTC or an age."""
+    from cdcflow.log.read.moments import clock_of
+
+    try:
+        return clock_of(text) / 1e6
+    except ValueError:
+        pass
+    try:
+        return now - seconds(text)
+    except ConfigurationError:
+        raise ConfigurationError(
+            f"{option} {text}: this is neither a time nor a duration",
+            remedy="write a time in UTC, such as 2026-11-30T06:00, or an age, such as 24h",
+        ) from None
+
+
+def _lines(found: Timeline) -> Iterator[str]:
+    events = [(one.begin, one.lane, _with_length(one.begin, one.end, one.text)) for one in found.spans]
+    events += [(one.at, one.lane, one.text) for one in found.marks]
+    for at, lane, text in sorted(events):
+        yield f"{_utc(at)}  {lane:<8}  {text}"
+    rows = sum(one.rows for one in found.rates)
+    yield f"{_utc(found.begin)} to {_utc(found.end)}: {len(events)} events, {rows:,} rows in {found.name}"
+
+
+def _with_length(begin: float, end: float, text: str) -> str:
+    return text if end - begin < 1 else f"{text} (for {output.age(end - begin)}, until {_utc(end)})"
+
+
+def _utc(at: float) -> str:
+    return f"{output.utc_time(int(at * 1e6))[:19]}Z"
