@@ -139,8 +139,10 @@ def test_merge_writes_a_note_for_the_daemon(config: Config, capture: Any, tmp_pa
         6,
         merged["ended_at"],
     )
-    assert "canary" not in (tmp_path / "merge.json").read_text()
-    assert [p.name for p in tmp_path.iterdir()] == ["merge.json"], "nothing half written is left"
+    written = sorted(path.relative_to(tmp_path) for path in tmp_path.rglob("*.json"))
+    assert list(map(str, written)) == ["activity/merges.json", "merge.json"]
+    assert not any("canary" in (tmp_path / path).read_text() for path in written)
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 2, "nothing half written is left"
 
 
 def test_merge_that_may_not_write_its_note_continues(config: Config, tmp_path: Path) -> None:
