@@ -44,7 +44,7 @@ from cdcflow.capture.observations import Observed, OnEvent
 from cdcflow.capture.partial_keys import PartialKeys
 from cdcflow.capture.ports.chunks import ChunkSource
 from cdcflow.capture.ports.log import Log, Spool
-from cdcflow.capture.ports.source import Source
+from cdcflow.capture.ports.source import RowsElsewhere, Source
 from cdcflow.capture.ports.stream import Stream, StreamEvent
 from cdcflow.capture.reread import StoredOrders
 from cdcflow.capture.shadow import Shadow
@@ -466,7 +466,12 @@ class Attempt:
             "tables": self._machine.progress.to_status(self._rate_of_settings),
             "left_out": [str(t) for t in self._source.left_out()],
             "events": dict(self._events),
+            **self._rows_from(),
         }
+
+    def _rows_from(self) -> dict[str, str]:
+        found = self._source.rows_from() if isinstance(self._source, RowsElsewhere) else ""
+        return {"rows_from": found} if found else {}
 
     def counts(self) -> dict[str, int]:
         return {**self._observed.counts, "syncs": self._durability.syncs}

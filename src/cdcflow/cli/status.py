@@ -144,6 +144,7 @@ def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("lost", str(found.get("store_problem") or "")),
         ("source keeps", output.size(found["retained_bytes"]) if found.get("retained_bytes") is not None else ""),
         ("reading", reading_text(found.get("reading") or {})),
+        ("rows from", str(found.get("rows_from") or "")),
         ("log budget", _log_budget(found.get("log_budget") or {})),
         ("source", str(found.get("source_error") or " ".join(f"{k}={v}" for k, v in source.items()))),
     ]

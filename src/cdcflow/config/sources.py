@@ -89,9 +89,9 @@ class Backfill(Settings):
     """How existing rows are read."""
 
     url: str | None = None
-    """PostgreSQL: a standby of the server of `source.url` that existing rows are read from, while changes are captured
-    from `source.url` ([backfill.md](backfill.md#from-a-standby)). The password and `ssh` are those of the source: write
-    the same user and database. Default: rows are read at `source.url`."""
+    """A standby (PostgreSQL) or replica (MySQL, MariaDB) of the server of `source.url` that existing rows are read
+    from, while changes are captured from `source.url` ([backfill.md](backfill.md#from-a-standby)). The password, `tls`
+    and `ssh` are those of the source: write the same user and database. Default: rows are read at `source.url`."""
     chunk_time_target_ms: int = Field(200, gt=0)
     """Chunks of existing rows grow and shrink towards this reading time, in milliseconds."""
     chunk_time_live_ms: int = Field(50, gt=0)
@@ -180,7 +180,7 @@ class SourceSettings(Settings):
 
     @model_validator(mode="after")
     def _is_measured(self) -> Self:
-        if self.backfill.url is not None and not isinstance(self, Postgres):
+        if self.backfill.url is not None and not isinstance(self, _Database):
             raise ValueError(f"backfill.url is not possible for a source of kind {self.kind}; remove it")
         if not isinstance(self, _Database):
             names = ("commit_latency_ratio", "replica_lag", "replicas", "lock_waits", "history_list_length", "cpu_used")
@@ -374,6 +374,8 @@ class MySQL(_Database):
 
     @model_validator(mode="after")
     def _limits(self) -> MySQL:
+        if self.backfill.url is not None:
+            _check_backfill_url(self.backfill.url, mysql_url)
         self.backfill.refuse("cpu_used", because=f"{self.kind} does not tell how busy its processors are")
         for url in self.backfill.limits.replicas:
             mysql_url(url)

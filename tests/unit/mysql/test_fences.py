@@ -16,7 +16,7 @@ from cdcflow.model.table import OP, Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sources.engine.chunks import Snapshot
 from cdcflow.sources.mysql.fences import CoordinateVisibility, DeliveredGtids, GtidVisibility, NoStream
-from cdcflow.sources.mysql.gtids import Gtids, MysqlGtids
+from cdcflow.sources.mysql.gtids import Gtids, MariadbGtids, MysqlGtids
 from cdcflow.sources.mysql.marks import Expectations, ReadOnlyMarks
 from cdcflow.sources.mysql.position import Coordinate
 from cdcflow.sources.mysql.snapshots import SnapshotTaker
@@ -42,6 +42,20 @@ def test_snapshot_sees_exactly_what_is_executed() -> None:
     fence = delivered.fence(MysqlGtids.parse(f"{ONE}:1:3-6:tag:1-9,{TWO}:5"))
     assert fence.hidden(ids(10, 20, 30, 40, 50, 60)).tolist() == [30, 50]
     assert fence.hidden(ids()).tolist() == []
+
+
+def test_snapshot_of_mariadb_sees_each_domain_up_to_a_number() -> None:
+    """A domain that the set does not have is not seen at all."""
+    delivered = DeliveredGtids()
+    delivered.add(ids(10, 20, 30, 40), gtids(("0-1", 7), ("2-1", 3), ("0-9", 8), ("5-1", 1)))
+    delivered.add(ids(50), gtids(("", -1)))
+    fence = delivered.fence(MariadbGtids.parse("0-1-7,2-1-4"))
+    assert fence.hidden(ids(10, 20, 30, 40, 50)).tolist() == [30, 40]
+    del fence
+    with delivered.look():
+        later = delivered.fence(MariadbGtids.parse("0-9-8,2-1-4"))
+    assert len(delivered) == 1
+    assert later.hidden(ids(10, 20, 30, 40, 50)).tolist() == [40]
 
 
 def test_what_a_later_set_holds_is_not_forgotten_for_an_earlier_fence() -> None:

@@ -226,6 +226,16 @@ class Covering(Protocol):
 
 
 @runtime_checkable
+class RowsElsewhere(Protocol):
+    """A source that may read existing rows at another server than the one that it captures changes from."""
+
+    def rows_from(self) -> str:
+        """Which server existing rows are read from, and what chunks wait for there; "" if it is the server of the
+        changes. Any thread may call it."""
+        ...
+
+
+@runtime_checkable
 class Choosy(Protocol):
     """A source that skips new tables which its user refuses, so that they stop no others."""
 

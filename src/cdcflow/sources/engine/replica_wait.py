@@ -69,10 +69,10 @@ class ReplicaWait(Generic[P]):
         while needed is not None and not self._covers(reached := replayed(), needed):
             self._state = f"has replayed {reached}; chunks wait until it has replayed {needed}"
             if missed is not None and not self._covers(reached, missed):
-                raise self._lagging(reached, needed)
+                raise self.lagging(reached, needed)
             if time.monotonic() > deadline:
                 self._missed = needed
-                raise self._lagging(reached, needed)
+                raise self.lagging(reached, needed)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, POLL_MAX_S)
             self._connector.check_open()
@@ -91,7 +91,8 @@ class ReplicaWait(Generic[P]):
             runbook="backfill-replica",
         )
 
-    def _lagging(self, reached: P, needed: P) -> SourceUnavailable:
+    def lagging(self, reached: P, needed: P) -> SourceUnavailable:
+        """The error for a replica that has replayed less than a chunk needs."""
         return SourceUnavailable(
             f"{self._connector.address} ({SETTING}) lags: it has replayed {reached}, and a chunk needs {needed}",
             remedy="nothing: chunks are read once it has replayed that. If it does not get there, see that its "

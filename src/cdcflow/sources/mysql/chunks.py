@@ -34,6 +34,7 @@ from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.key_chunks import KeyPlan, KeyProgress
 from cdcflow.sources.engine.key_ranges import KeyPartRead, KeyRange
 from cdcflow.sources.engine.table_key import Literals
+from cdcflow.sources.mysql.backfill_replica import BackfillReplica
 from cdcflow.sources.mysql.catalog import CatalogTable
 from cdcflow.sources.mysql.connection import Connection, query
 from cdcflow.sources.mysql.decoders import decode
@@ -60,7 +61,7 @@ class MySQLChunks(ChunkDialect[Connection, KeyRange, KeyPartRead]):
     """Implements `engine.chunks.ChunkDialect` and `DigestingDialect`. Thread-safe.
 
     `look_up` returns a captured table's current definition, and `describe` its shape. `pool` provides a second
-    connection.
+    connection. `replica`: where rows are read, unless they are read at the server of the log.
     """
 
     def __init__(
@@ -71,7 +72,9 @@ class MySQLChunks(ChunkDialect[Connection, KeyRange, KeyPartRead]):
         marking: Marking,
         look_up: LookUp,
         describe: Describe,
+        replica: BackfillReplica | None = None,
     ) -> None:
+        self._replica = replica
         self._pool = pool
         self._snapshots = snapshots
         self._marking = marking
@@ -81,6 +84,8 @@ class MySQLChunks(ChunkDialect[Connection, KeyRange, KeyPartRead]):
 
     def plan(self, connection: Connection, table: TableId, generation: int) -> Planned:
         entry, described = self._current(table)
+        if self._replica is not None:
+            self._replica.require(connection)
         with reading(connection, table), self._snapshots.snapshot(connection) as snapshot:
             ordered = Ordered(connection, snapshot, entry, described)
             plan = KeyPlan(ordered.key.digest, _greatest(ordered))
@@ -88,13 +93,18 @@ class MySQLChunks(ChunkDialect[Connection, KeyRange, KeyPartRead]):
         return replace(planned, visibilities=snapshot.visibilities)
 
     def write_mark(self, connection: Connection, token: Token) -> None:
+        if self._replica is None:
+            self._marking.write(connection, token)
+            return
+        self._replica.waits.end_waits()
         self._marking.write(connection, token)
+        self._replica.require(connection)
 
     def heartbeat(self, connection: Connection) -> None:
         self._marking.beat(connection)
 
     def visibility(self, connection: Connection) -> Visibility:
-        return self._snapshots.visibility(connection)
+        return (self._replica or self._snapshots).visibility(connection)
 
     def hash(self, connection: Connection) -> Hash:
         """MD5 if the server has it, otherwise SHA-256: since 9.6 MySQL has MD5 only if a component is installed."""
@@ -128,7 +138,8 @@ class MySQLChunks(ChunkDialect[Connection, KeyRange, KeyPartRead]):
 
     @contextlib.contextmanager
     def open_table(self, connection: Connection, chunk: Chunk, part: KeyRange | None) -> Iterator[Ordered]:
-        with reading(connection, chunk.table), self._snapshots.snapshot(connection) as snapshot:
+        snapshots = self._replica or self._snapshots
+        with reading(connection, chunk.table), snapshots.snapshot(connection) as snapshot:
             ordered = Ordered(connection, snapshot, *self._pin_shape(connection, chunk.table))
             self._progress.check(ordered, chunk)
             yield ordered
@@ -137,8 +148,9 @@ class MySQLChunks(ChunkDialect[Connection, KeyRange, KeyPartRead]):
     def opened_whole(self, connection: Connection, chunk: Chunk) -> Iterator[Ordered]:
         with contextlib.ExitStack() as stack:
             name = f"{quote_name(chunk.table.schema)}.{quote_name(chunk.table.name)}"
-            lock = self._pool.another
-            snapshot = stack.enter_context(self._snapshots.whole(connection, name, lambda: stack.enter_context(lock())))
+            snapshots = self._replica or self._snapshots
+            lock = (self._pool if self._replica is None else self._replica.pool).another
+            snapshot = stack.enter_context(snapshots.whole(connection, name, lambda: stack.enter_context(lock())))
             yield Ordered(connection, snapshot, *self._pin_shape(connection, chunk.table))
 
     @contextlib.contextmanager
@@ -157,7 +169,11 @@ class MySQLChunks(ChunkDialect[Connection, KeyRange, KeyPartRead]):
             if error.args and error.args[0] == NO_SUCH_TABLE:
                 raise Rewritten from None  # dropped or recreated in between: it must be planned again
             raise
-        return self._current(table)
+        return self._current(table) if self._replica is None else self._replica.current(table)
+
+    def close(self) -> None:
+        if self._replica is not None:
+            self._replica.close()
 
     def _current(self, table: TableId) -> tuple[CatalogTable, DescribedTable]:
         entry = self._look_up(table)

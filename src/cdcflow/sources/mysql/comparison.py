@@ -24,7 +24,7 @@ from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.catalog import Catalog
 from cdcflow.sources.mysql.connection import Connection
 from cdcflow.sources.mysql.fences import GtidVisibility
-from cdcflow.sources.mysql.gtids import Flavor, MysqlGtids
+from cdcflow.sources.mysql.gtids import Flavor, gtid_set
 from cdcflow.sources.mysql.position import BinlogPosition, binlog_position_of, position_of
 
 
@@ -74,7 +74,7 @@ class MySQLComparison(ByChunks[Connection]):
 
             def is_unseen(number: int) -> bool:
                 gtids = BinlogPosition.parse(positions[number].as_py()).gtids
-                return not executed.covers(MysqlGtids.parse(gtids))
+                return not executed.covers(gtid_set(self._flavor, gtids))
 
             # The set of executed GTIDs grows along the log: after a transaction whose set is not fully seen, no other
             # is.

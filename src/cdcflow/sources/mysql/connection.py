@@ -197,6 +197,10 @@ class Connector(connections.Connector[Connection]):
         """Another connector to the same address, and server."""
         return Connector(self.settings, self.secret, self._one_server)
 
+    def to(self, url: str) -> Connector:
+        """A connector to another address, with the same user's password, TLS and SSH server."""
+        return Connector(self.settings.model_copy(update={"url": url}), self.secret)
+
     def connect(self, purpose: str, *, read_timeout_s: float = READ_TIMEOUT_S) -> Connection:
         """A connection in autocommit mode with its session set up; the server lists it with this `purpose`.
 

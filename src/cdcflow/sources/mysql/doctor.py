@@ -30,8 +30,10 @@ from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.model.table import TableId, word
 from cdcflow.sources.engine import findings as findings_of
 from cdcflow.sources.engine.findings import Checks, created_at_first_start, of_error, ok, problem, warning
+from cdcflow.sources.engine.replica_wait import SETTING, remedy
 from cdcflow.sources.engine.selection import advice, table_id
 from cdcflow.sources.mysql import binlog_status, second_opinion, topology
+from cdcflow.sources.mysql.backfill_replica import find_problem
 from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected, table_names
 from cdcflow.sources.mysql.connection import NAMES, Connection, Connector, query, query_row, version_of
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled
@@ -284,6 +286,7 @@ def findings(connector: Connector, settings: MySQL, catalog: Catalog) -> list[Fi
             return
         yield from run("source.tables", _tables(connection, selected, catalog))
         yield from run("foreign keys", _cascades(connection, settings, selected))
+        yield from _backfill_replica(connector, settings, catalog)
 
     return checks.run(everything, decoders(), second_decoder())
 
@@ -297,6 +300,23 @@ def second_decoder() -> Finding:
     if second_opinion.is_installed():
         return ok("second opinion", "mysql-replication is installed; the shadow check compares row events with it, too")
     return ok("second opinion", f"{second_opinion.NOT_INSTALLED}: the shadow check compares rows with the server alone")
+
+
+def _backfill_replica(connector: Connector, settings: MySQL, catalog: Catalog) -> Iterator[Finding]:
+    if settings.backfill.url is None:
+        return
+    reading = connector.to(settings.backfill.url)
+    try:
+        why = find_problem(reading, catalog)
+    except CdcflowError as error:
+        yield of_error(SETTING, error)
+        return
+    finally:
+        reading.close()
+    if why is not None:
+        yield problem(SETTING, f"no rows can be read from {reading.address}: {why}", remedy())
+    else:
+        yield ok(SETTING, f"rows are read from {reading.address}, a replica of this server")
 
 
 def _link(connection: Connection, connector: Connector, settings: MySQL) -> Iterator[Finding]:

@@ -27,7 +27,7 @@ import numpy as np
 
 from cdcflow.model.change import Int64s, Uint64s
 from cdcflow.sources.engine.fences_in_use import FencesInUse
-from cdcflow.sources.mysql.gtids import Gtids, MysqlGtids
+from cdcflow.sources.mysql.gtids import Gtids, GtidSet, MariadbGtids, MysqlGtids
 from cdcflow.sources.mysql.position import Coordinate
 
 NONE_HIDDEN = np.empty(0, np.uint64)
@@ -75,12 +75,12 @@ class NoStream:
 class GtidVisibility:
     """Sees the transactions of a set of GTIDs, and those that have no GTID."""
 
-    def __init__(self, executed: MysqlGtids, delivered: DeliveredGtids) -> None:
+    def __init__(self, executed: GtidSet, delivered: DeliveredGtids) -> None:
         self._executed = executed
         self._delivered = delivered
 
     @property
-    def executed_gtids(self) -> MysqlGtids:
+    def executed_gtids(self) -> GtidSet:
         return self._executed
 
     def hidden(self, xids: Uint64s) -> Uint64s:
@@ -109,12 +109,12 @@ class DeliveredGtids(FencesInUse[GtidVisibility]):
         with self._lock:
             self._parts.append((coordinates, gtids))
 
-    def fence(self, executed: MysqlGtids) -> GtidVisibility:
+    def fence(self, executed: GtidSet) -> GtidVisibility:
         """A fence for a snapshot that was taken after this set was read, within a `look`."""
         with self._lock:
             return self._use(GtidVisibility(executed, self))
 
-    def outside(self, executed: MysqlGtids, xids: Uint64s) -> Uint64s:
+    def outside(self, executed: GtidSet, xids: Uint64s) -> Uint64s:
         """Those of these transactions that are not in the set. A transaction that is not remembered is in it: it was
         forgotten because every fence in use sees it, or it was delivered before this run, which waited for it."""
         with self._lock:
@@ -133,8 +133,11 @@ class DeliveredGtids(FencesInUse[GtidVisibility]):
         self._parts = kept
 
 
-def are_outside(executed: MysqlGtids, gtids: Gtids) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def are_outside(executed: GtidSet, gtids: Gtids) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Which of these are not in the set; a transaction without GTID is never lacking."""
+    if isinstance(executed, MariadbGtids):
+        return _are_after(executed, gtids)
+    assert isinstance(executed, MysqlGtids)  # noqa: S101  there is no third kind of set
     out = np.zeros(len(gtids), np.bool_)
     known = dict(executed.intervals())
     for which, source in enumerate(gtids.sources):
@@ -146,4 +149,14 @@ def are_outside(executed: MysqlGtids, gtids: Gtids) -> np.ndarray[tuple[int], np
         at = np.searchsorted(ends[:, 0], number, side="right") - 1
         inside = (at >= 0) & (number <= (ends[np.maximum(at, 0), 1] if len(ends) else -1))
         out[mine] = ~inside
+    return out
+
+
+def _are_after(applied: MariadbGtids, gtids: Gtids) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Which of these come after the last one of their domain: its numbers grow along the log (`gtid_strict_mode`)."""
+    out = np.zeros(len(gtids), np.bool_)
+    last = {domain: number for domain, (_, number) in applied.domains().items()}
+    for which, source in enumerate(gtids.sources):
+        mine = gtids.which == which
+        out[mine] = gtids.number[mine] > last.get(int(source.partition("-")[0]), -1)
     return out

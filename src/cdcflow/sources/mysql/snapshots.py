@@ -48,11 +48,11 @@ class SnapshotTaker:
         with binlog_status.snapshot(connection):
             if lower is None:
                 end = binlog_status.snapshot_end(connection)
-                yield _snapshot((CoordinateVisibility(end.coordinate),), end, connection)
+                yield position_at((CoordinateVisibility(end.coordinate),), end, connection)
             else:
                 # Only what is logged, and visible, later than this snapshot is after the current end of the log.
                 end = binlog_status.end(connection)
-                yield _snapshot((lower, CoordinateVisibility(end.coordinate)), end, connection)
+                yield position_at((lower, CoordinateVisibility(end.coordinate)), end, connection)
 
     @contextlib.contextmanager
     def _between_commits(self, connection: Connection) -> Iterator[Snapshot]:
@@ -67,7 +67,7 @@ class SnapshotTaker:
                     fences: list[Visibility] = [self._delivered.fence(MysqlGtids.parse(executed))]
                 if not is_exact:
                     fences.append(CoordinateVisibility(end.coordinate))
-                yield _snapshot(tuple(fences), end, connection)
+                yield position_at(tuple(fences), end, connection)
                 return
 
     @contextlib.contextmanager
@@ -101,23 +101,11 @@ class SnapshotTaker:
                 yield taken
             return
         locker = locking()
-        try:
-            query(locker, f"LOCK TABLES {table} READ")
-        except pymysql.err.OperationalError as error:
-            if error.args[0] != NO_RIGHTS:
-                raise
-            raise ConfigurationError(
-                f"table {table} has no key, and the user of source.url may not lock it, which a snapshot needs",
-                remedy=f"run GRANT LOCK TABLES ON {table.partition('`.`')[0]}`.* TO that user",
-                runbook="right-missing",
-            ) from None
-        try:
+        with locked_table(locker, table):
             query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
             end = binlog_status.end(locker)
-        finally:
-            query(locker, "UNLOCK TABLES")
         try:
-            yield _snapshot((CoordinateVisibility(end.coordinate),), end, connection)
+            yield position_at((CoordinateVisibility(end.coordinate),), end, connection)
         finally:
             # On a connection that was abandoned this fails too, and must not hide the cause.
             with contextlib.suppress(pymysql.Error):
@@ -135,6 +123,30 @@ class SnapshotTaker:
         return CoordinateVisibility(end.coordinate)
 
 
-def _snapshot(visibilities: tuple[Visibility, ...], end: BinlogEnd, connection: Connection) -> Snapshot:
+@contextlib.contextmanager
+def locked_table(locker: Connection, table: str) -> Iterator[None]:
+    """Inside, no session writes to this table (as SQL): what was written is logged and visible.
+
+    Raises:
+        ConfigurationError: cdcflow may not lock it.
+    """
+    try:
+        query(locker, f"LOCK TABLES {table} READ")
+    except pymysql.err.OperationalError as error:
+        if error.args[0] != NO_RIGHTS:
+            raise
+        raise ConfigurationError(
+            f"table {table} has no key, and the user of source.url may not lock it, which a snapshot needs",
+            remedy=f"run GRANT LOCK TABLES ON {table.partition('`.`')[0]}`.* TO that user",
+            runbook="right-missing",
+        ) from None
+    try:
+        yield
+    finally:
+        query(locker, "UNLOCK TABLES")
+
+
+def position_at(visibilities: tuple[Visibility, ...], end: BinlogEnd, connection: Connection) -> Snapshot:
+    """A snapshot that a connection has just taken. `end`: of the source's log."""
     clock_us = int(query_row(connection, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)")[0])
     return Snapshot(visibilities, Position(f"{end.file}:{end.pos};"), clock_us)

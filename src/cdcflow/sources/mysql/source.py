@@ -38,9 +38,11 @@ from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.moves import check_tables, log_is_empty
 from cdcflow.sources.engine.passwords import Secret
 from cdcflow.sources.engine.policies import ByShape, ColumnPolicy, Policies
+from cdcflow.sources.engine.replica_wait import executors_read_elsewhere
 from cdcflow.sources.engine.selection import Selection, table_id
 from cdcflow.sources.engine.source import Begun, ComparableSource, Move, Sizes, Start, position_to_begin
 from cdcflow.sources.mysql import binlog_status, doctor, errant, overlap, samples, second_opinion
+from cdcflow.sources.mysql.backfill_replica import BackfillReplica, check_at_first_start, no_gtids
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.catalog import CapturedTables, CaptureSelection, Catalog, CatalogTable, Selected
 from cdcflow.sources.mysql.chunks import MySQLChunks
@@ -89,6 +91,7 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         connector, marks_table = Connector(settings, secret, OneServer()), table_id(settings.marks_table)
         wanted = CaptureSelection(Selection.parse(settings.tables), marks_table, settings.tables_without_key == "whole")
         policy = Policy(settings.zero_dates, settings.bad_text, dict(settings.columns))
+        self._policy = policy
         self._catalog = Catalog(connector, wanted, policy)
         super().__init__(connector, self._catalog)
         self._settings = settings
@@ -106,6 +109,7 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         self._has_gtids = True
         self._samples = EventSamples(can_read)
         self._is_opinion_missing = False
+        self._replica: BackfillReplica | None = None
 
     # ── engine.source ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -153,6 +157,11 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
                 remedy="set gtid_mode=ON at the server, or run the same command without --on",
                 runbook="settings",
             )
+        if (url := self._settings.backfill.url) is not None:
+            if not self._has_gtids:
+                raise no_gtids(self._connector.address)
+            if start.checkpoint.position is None:
+                check_at_first_start(self._connector.to(url), self._catalog)
         self._entries = selected.good
         captured = tuple(sorted({*(t.id for t in selected.good), *self._lives.gone_tables}))
         self._check(selected, frozenset(captured))
@@ -192,7 +201,7 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
             open_spool=open_spool,
             spool_bytes_max=self._settings.spool_bytes_max,
             by_gtid=by_gtid,
-            on_gtids=self._delivered.add if self._flavor == "mysql" else None,
+            on_gtids=self._delivered.add if self._flavor == "mysql" or self._settings.backfill.url else None,
             samples=self._samples,
         )
         dump = self._dump(begin, by_gtid=by_gtid)
@@ -447,12 +456,14 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         marking = self._marking(self._state.slot if self._state else "")
         snapshots = SnapshotTaker(self._flavor, has_gtids=self._has_gtids, delivered=delivered, marking=marking)
         pool = Pool(self._connector.again(), "chunks")
+        replica = self._replica = self._open_replica(delivered)
         dialect = MySQLChunks(
             pool,
             snapshots=snapshots,
             marking=marking,
             look_up=self._catalog.look_up,
             describe=self._catalog.describe_entry,
+            replica=replica,
         )
         backfill = self._settings.backfill
         return Chunks(
@@ -461,7 +472,24 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
             parts_at_once=backfill.ranges_at_once if self._readers is None else self._readers.count,
             whole_bytes_max=backfill.whole_bytes_max,
             readers=self._readers,
+            reading=None if replica is None else replica.pool,
         )
+
+    def _open_replica(self, delivered: DeliveredGtids | NoStream) -> BackfillReplica | None:
+        """The replica that rows are read from; None if they are read at `source.url`."""
+        url = self._settings.backfill.url
+        if url is None:
+            return None
+        if self._readers is not None or isinstance(delivered, NoStream):
+            raise executors_read_elsewhere()
+        if not self._has_gtids:
+            raise no_gtids(self._connector.address)
+        connector = self._connector.to(url)
+        catalog = Catalog(connector, self._catalog.wanted, self._policy)
+        return BackfillReplica(connector, self._catalog, catalog, delivered)
+
+    def rows_from(self) -> str:
+        return "" if self._replica is None else self._replica.waits.status
 
     def doctor(self) -> Sequence[Finding]:
         return doctor.findings(self._connector, self._settings, self._catalog)

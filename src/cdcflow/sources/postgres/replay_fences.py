@@ -80,7 +80,8 @@ class DeliveredCommits(FencesInUse[ReplayVisibility]):
     def end(self) -> Lsn:
         """A bound after every commit that was delivered."""
         with self._lock:
-            return Lsn(int(self._parts[-1][1][-1]) + 1 if self._parts else self._forgotten)
+            last = int(self._parts[-1][1][-1]) if self._parts else -1
+            return Lsn(max(self._forgotten, last + 1))
 
     def fence(self, bound: Lsn) -> ReplayVisibility:
         """A fence at a bound that was read within a `look`.

@@ -362,10 +362,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         name = self._state.slot if self._state else self._settings.slot
         if name is None and log_id:
             name = Names.of(self._settings, log_id).slot
-        found = status_of(connection, name or only_slot(connection), acknowledged)
-        if self._backfill_standby is None:
-            return found
-        return replace(found, details={**found.details, "backfill_from": self._backfill_standby.waits.status})
+        return status_of(connection, name or only_slot(connection), acknowledged)
 
     def _remember_captured(self, before: PostgresState | None) -> None:
         """Keep in mind which names the log has captured, of those that the settings still select."""
@@ -528,6 +525,9 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         if self._readers is not None:
             raise executors_read_elsewhere()
         return BackfillStandby(connector, self._system or identify(self._connector), self._catalog)
+
+    def rows_from(self) -> str:
+        return "" if self._backfill_standby is None else self._backfill_standby.waits.status
 
     def _fences(self, backfill_from: BackfillStandby | None) -> ServerFences:
         """Those of the run; in a process without one, what the server is now."""

@@ -20,6 +20,7 @@ from cdcflow.capture.ports.source import (
     EventComparison,
     Prepared,
     Preview,
+    RowsElsewhere,
     Sample,
     Sampled,
     SecondOpinion,
@@ -290,7 +291,16 @@ class _WithMoves(PrivateSource):
         return table if table.shape is None else replace(table, shape=self._rules.known_leaving(table.shape))
 
 
-class _SomeSource(Source, Covering, ShapeAsking, Sampled, SecondOpinion, Described, Comparable, Movable, Protocol):
+class _WithRowsElsewhere(PrivateSource):
+    _source: _SomeSource
+
+    def rows_from(self) -> str:
+        return self._source.rows_from()
+
+
+class _SomeSource(
+    Source, Covering, ShapeAsking, Sampled, SecondOpinion, Described, Comparable, Movable, RowsElsewhere, Protocol
+):
     """A source with the ports that a class above needs."""
 
 
@@ -302,6 +312,7 @@ _OPTIONAL: dict[type, type[PrivateSource]] = {
     Described: _WithFacts,
     Comparable: _WithComparison,
     Movable: _WithMoves,
+    RowsElsewhere: _WithRowsElsewhere,
 }
 
 
