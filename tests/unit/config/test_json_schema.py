@@ -81,7 +81,8 @@ def read(text: str) -> Any:
 
 
 def settings_examples() -> list[Block]:
-    return examples("yaml")
+    """Those of `cdcflow.yaml`: the settings of a fleet are another file."""
+    return [block for block in examples("yaml") if not block.text.startswith("# fleet.yaml")]
 
 
 def test_schema_is_a_valid_one_and_json(schema: dict[str, Any]) -> None:
