@@ -187,7 +187,7 @@ test-release: $(RELEASE)/.installed ## build a release twice and compare the byt
 	@CDCFLOW_RELEASE_TOOLS=$(RELEASE)/bin $(BIN)/python -m pytest -m long -n0 $(PYTEST) tests/release
 
 .PHONY: test-schedulers
-test-schedulers: $(INSTALLED) ## the packages for Airflow and Dagster, and the sources for dbt, in real ones (each gets its own environment)
+test-schedulers: $(INSTALLED) ## the packages for Airflow, Dagster and MCP, and the sources for dbt, in real ones (each gets its own environment)
 	@$(BIN)/python -m tests.schedulers.environments
 	$(BIN)/python -m pytest -m long -n0 $(PYTEST) tests/schedulers
 

@@ -1,4 +1,4 @@
-"""Separate environments with the schedulers' own packages: they do not get along with each other, nor with cdcflow's.
+"""Separate environments with packages of schedulers and of MCP: they do not get along with each other.
 
 Each is created once, in the folder `schedulers` of this checkout's environment (`make test-schedulers`).
 """
@@ -17,10 +17,11 @@ ROOT = Path(__file__).parents[2]
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "airflow": ("apache-airflow-core==3.3.2", "apache-airflow-task-sdk==1.3.2"),
     "dagster": ("dagster==1.13.28",),
+    "mcp": ("mcp==2.3.0",),
     "dbt": ("dbt-core==1.11.16", "dbt-duckdb==1.11.1", f"duckdb=={DUCKDB}", f"duckdb-extension-delta=={DUCKDB}"),
 }
 """By kind: what is installed from the index."""
-PLUGINS = {"airflow": "cdcflow-airflow", "dagster": "cdcflow-dagster"}
+PLUGINS = {"airflow": "cdcflow-airflow", "dagster": "cdcflow-dagster", "mcp": "cdcflow-mcp"}
 CDCFLOW = Path(sys.executable).parent / "cdcflow"
 
 
