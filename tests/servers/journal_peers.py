@@ -66,6 +66,8 @@ class JournalPeer:
     def halt(self) -> None:
         assert self._process is not None
         os.kill(self._process.pid, signal.SIGSTOP)
+        stat = Path(f"/proc/{self._process.pid}/stat")
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "the peer to be suspended")
 
     def resume(self) -> None:
         if self._process is not None:

@@ -126,7 +126,13 @@ def by_procedure(shop: ComparedShop) -> str:
     return str(shop.execute("SELECT noted_by FROM cdcflow.released_slots"))
 
 
-@pytest.mark.parametrize("hold", [lambda shop: guard(shop, "--once"), by_procedure], ids=["command", "procedure"])
+@pytest.mark.parametrize(
+    "hold",
+    [
+        pytest.param(lambda shop: guard(shop, "--once"), marks=pytest.mark.long, id="command"),
+        pytest.param(by_procedure, id="procedure"),
+    ],
+)
 def test_budget_is_held_while_no_daemon_runs(shop: ComparedShop, hold: Callable[[ComparedShop], str]) -> None:
     """P37: the outage that fills a disk is the one in which the daemon is gone, too."""
     shop.kill()

@@ -19,6 +19,7 @@ TAKEOVERS = int(os.environ.get("TAKEOVERS", "10"))
 SEED = int(os.environ.get("SEED", "1"))
 
 
+@pytest.mark.long
 def test_log_survives_its_machine(bank: Bank, objects: Objects, tmp_path: Path) -> None:
     """The active daemon is killed, then sleeps across a takeover, then a peer loses its disk, while the bank works."""
     with JournalPeers(tmp_path) as peers, closing(Machines(bank, objects, peers, bank.configure)) as machines:

@@ -16,6 +16,7 @@ def _sessions(bank: Bank) -> int:
         return int((connection.execute(SESSIONS, (bank.database.name,)).fetchone() or (0,))[0])
 
 
+@pytest.mark.long
 def test_capture_continues_when_its_ssh_connections_end(bank: Bank, ssh_server: SshServer) -> None:
     """P70: an SSH server restarts, idles connections out, and is replaced; a person at night cannot help with that."""
     bank.configure(ssh=ssh_server.settings, log_budget="1GiB")

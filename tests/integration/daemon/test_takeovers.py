@@ -33,6 +33,7 @@ def test_lease_in_an_object_store(bank: Bank, object_server: ObjectServer) -> No
         check_takeovers(pair, ["suspend", "kill"], seed=2)
 
 
+@pytest.mark.long
 def test_lease_of_two_daemons_on_one_machine(bank: Bank) -> None:
     with Pair(bank, {"at": "file"}) as pair:
         check_takeovers(pair, ["kill", "stop", "handover"], seed=3)

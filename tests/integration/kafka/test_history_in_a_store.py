@@ -317,7 +317,8 @@ def config(topics: Topics, objects: Objects, work: Path, **access: str | None) -
     return Config.model_validate({"source": {"kind": "postgres", "url": NO_SOURCE}, "log": log})
 
 
-@pytest.mark.parametrize("place", ["store", pytest.param("folder", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("place", ["store", "folder"])
 def test_a_history_is_indexed_by_executors(machine: Machine, objects: Objects, tmp_path: Path, place: str) -> None:
     """`cdcflow log index --on`: the keys of what is sealed, as without; and where nothing is sealed yet, nothing."""
     into_topic(machine.topics, history_of_a_shop())

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.mysql
 USER = "'tokens'@'127.%'"
 
 
+@pytest.mark.long
 def test_capture_continues_when_the_printed_password_rotates(bank: MySQLBank, tmp_path: Path) -> None:
     """P65: a cloud's tokens expire after minutes; a person at night cannot help with that."""
     server, password = bank.database.server, RotatedPassword(tmp_path)

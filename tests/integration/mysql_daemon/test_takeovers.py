@@ -9,6 +9,7 @@ from tests.support.daemon.mysql_bank import MySQLBank
 pytestmark = pytest.mark.mysql
 
 
+@pytest.mark.long
 def test_standby_becomes_active_by_a_lock_of_the_source(bank: MySQLBank) -> None:
     """L10, L11: the server ends a suspended daemon's session, and with it the lock."""
     with Pair(bank, {"at": "source", "name": bank.schema}) as pair:

@@ -63,7 +63,7 @@ def test_rows_that_other_processes_read_and_write_fit(filtered_bank: FilteredBan
 
 
 @pytest.mark.mysql
-@pytest.mark.spread(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("point", "count"), [("after:append", "6"), ("after:release", "4")])
 def test_log_of_mysql_has_the_rows_of_the_filter_after_a_kill(
     filtered_mysql_bank: FilteredMySQLBank, point: str, count: str

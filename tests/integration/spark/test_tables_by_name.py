@@ -168,6 +168,7 @@ def test_cuts_of_two_warehouses_have_separate_names(
     assert not list((tmp_path / "2").rglob("_delta_log"))
 
 
+@pytest.mark.long
 def test_of_two_names_that_differ_in_case_the_second_is_skipped(
     other: OtherSpark, hand_log: HandLog, lake: Warehouse
 ) -> None:

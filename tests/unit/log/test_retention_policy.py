@@ -177,6 +177,9 @@ def test_daemon_runs_retention_next_to_its_capture(log: Layout, tmp_path: Path) 
         def seal_soon(self) -> None:
             """Nothing is captured."""
 
+        def status(self) -> dict[str, object]:
+            return {"state": "capturing"}
+
         def stop(self) -> None:
             """No expiry is under way."""
 
