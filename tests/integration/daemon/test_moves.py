@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -112,10 +112,13 @@ def is_proven(status: dict[str, Any]) -> bool:
 
 
 @contextlib.contextmanager
-def begun(server: PostgresServer, folder: Path) -> Iterator[ComparedShop]:
-    """A shop on this server, whose tables are read and whose changes are captured; its daemon is stopped."""
+def begun(server: PostgresServer, folder: Path, rules: Mapping[str, Any] | None = None) -> Iterator[ComparedShop]:
+    """A shop on this server, whose tables are read and whose changes are captured; its daemon is stopped. `rules`: the
+    settings' `tables`."""
     database = server.create_database("shop")
     with ComparedShop.on_postgres(database, folder) as shop:
+        shop.settings["tables"] = dict(rules or {})
+        shop.write()
         shop.execute(*SCHEMA)
         shop.start(*TABLES)
         shop.execute(*changes(1))
@@ -330,8 +333,12 @@ ELSEWHERE = (
 
 def test_restored_dump_is_compared_and_repaired_by_the_daemon(tmp_path: Path) -> None:
     """Its tables have other oids. Those with a key keep their rows: rows that only the old server had are deleted, rows
-    that differ are corrected, and rows that only the new one has are added."""
-    with PostgresServer() as old, of_other_identity() as new, begun(old, tmp_path) as shop:
+    that differ are corrected, and rows that only the new one has are added. Also with a column that is hashed."""
+    key = tmp_path / "key"
+    key.write_text("a key of at least 32 characters, for tests")
+    key.chmod(0o600)
+    rules = {"public.items": {"columns": {"body": {"hash": f"${{file:{key}}}"}}}}
+    with PostgresServer() as old, of_other_identity() as new, begun(old, tmp_path, rules) as shop:
         source = Database(old, "shop")
         target = copied(source, new)
         shop.execute(*changes(2))  # only the old server has them

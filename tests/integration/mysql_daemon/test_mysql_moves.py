@@ -82,6 +82,7 @@ def restored(shop: ComparedShop, other: MySQLServer) -> None:
     rows = ", ".join(f"({number}, '{name}')" for number, name in shop.execute("SELECT id, name FROM items"))
     there.execute(CREATE, f"INSERT INTO items VALUES {rows}")
     there.execute("UPDATE items SET name = 'elsewhere' WHERE id IN (2, 3)", "DELETE FROM items WHERE id IN (4, 5)")
+    there.execute("INSERT INTO items VALUES (9000, 'only there')")
 
 
 def test_log_moves_to_a_promoted_replica_without_a_gap(
