@@ -93,6 +93,20 @@ def _lose_and_regain_peers(bank: Bank, peers: JournalPeers, watching: Prometheus
     watching.until("CdcflowJournalPeerAway", fires=False)
 
 
+def _kill_during_repair(shop: DaemonFolder) -> None:
+    """The repair, which waits for the allowed hours, ends with a daemon that is killed; the next one begins another."""
+
+    def repairs() -> list[str]:
+        commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+        return [c.decode() for c in commands if b"repair" in c and str(shop.file).encode() in c]
+
+    wait_until(repairs, "a repair")
+    shop.kill()
+    wait_until(lambda: not repairs(), "the repair to end")
+    shop.start_again()
+    wait_until(repairs, "another repair")
+
+
 def test_alerts_of_a_budget_and_of_limits(own_postgres: PostgresServer, tmp_path: Path) -> None:
     """The budget is nearly used, then released: tables are unverified until the source may be read again. A limit that
     cannot be measured is a backfill that waits."""
@@ -119,6 +133,7 @@ def test_alerts_of_a_budget_and_of_limits(own_postgres: PostgresServer, tmp_path
             database.execute(write.format(16))
             shop.ask("resume-capture")
             watching.until("CdcflowTablesInDoubt", fires=True)
+            _kill_during_repair(shop)
             shop.write(backfill={"limits": {"cpu_used": 0.9}})
             shop.ask("reload")
             watching.until("CdcflowReadingUnmeasured", fires=True)

@@ -32,6 +32,13 @@ PAUSE_S = 10.0
 TEMPORARY = frozenset((69, 74, 75, 130, -15, -9))
 """Exit codes of a repair that something else ended: source or log were not available."""
 ASKED_BY = "the daemon, after a gap"
+_REPAIR = """
+from cdcflow.daemon.supervised_process import end_with_parent
+end_with_parent()
+from cdcflow.cli.app import main
+main()
+"""
+"""The command `cdcflow repair`, which ends with the daemon: one that waits for the night would outlive a killed one."""
 
 
 class GapRepairComponent:
@@ -110,7 +117,7 @@ class GapRepairs:
         self._tell("gap repair begun", {"tables": names})
         # Its output may name keys, so it is not among the daemon's lines.
         self._process = subprocess.Popen(  # noqa: S603  a module of cdcflow
-            [sys.executable, "-m", "cdcflow.cli", "repair", *gaps, "--config", str(self._file)],
+            [sys.executable, "-c", _REPAIR, "repair", *gaps, "--config", str(self._file)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -69,7 +69,7 @@ def run_supervised(work: Work, routine: Collection[str] = ()) -> None:
     lower_priority()
     reports = Reports(os.fdopen(os.dup(1), "wb"))
     os.dup2(2, 1)
-    _end_with_parent()
+    end_with_parent()
     threading.Thread(target=_beat, args=(reports,), name="beat", daemon=True).start()
     daemon = os.fdopen(0, "rb", buffering=0, closefd=False)
     text = daemon.readline()
@@ -151,7 +151,7 @@ def _beat(reports: Reports) -> None:
         time.sleep(BEAT_EVERY_S)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Have the kernel end this process with its parent, also while it is stopped."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
