@@ -297,7 +297,8 @@ class Attempt:
 
     def _keep_pace(self) -> None:
         if (governor := self._governor) is not None:
-            governor.observe(is_reading=self._is_to_be_read(), in_window=bool(self._machine.window_tables))
+            if governor.limits:  # otherwise nothing is measured, and each turn would go through all tables for nothing
+                governor.observe(is_reading=self._is_to_be_read(), in_window=bool(self._machine.window_tables))
             self._machine.keep_pace(governor.pace)
 
     def _is_to_be_read(self) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 
 from cdcflow import wiring
 from cdcflow.capture.capture import Capture
+from cdcflow.capture.interleave.progress import Gap
 from cdcflow.config import Config
 from cdcflow.daemon.events import OnEvent
 from cdcflow.daemon.running_components import Running
@@ -145,17 +146,7 @@ def gaps_to_prove(status: Mapping[str, Any], *, only_moves: bool = False) -> dic
     if status.get("state") != "capturing":
         return found
     for name, known in (status.get("tables") or {}).items():
-        gap = known.get("gap")
-        if (
-            known.get("state") == "done"
-            and gap is not None
-            and gap["proven"] is None
-            and not gap.get("base")
-            and _is_ours(gap, only_moves)
-        ):
-            found[name] = int(gap["offset"])
+        gap = None if known.get("gap") is None else Gap(**known["gap"])
+        if known.get("state") == "done" and gap is not None and gap.is_repaired_by_daemon(after_any_gap=not only_moves):
+            found[name] = int(gap.offset)
     return found
-
-
-def _is_ours(gap: Mapping[str, Any], only_moves: bool) -> bool:
-    return not only_moves or gap.get("by") == "move"

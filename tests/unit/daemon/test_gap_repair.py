@@ -11,7 +11,7 @@ from cdcflow.config import Config
 from cdcflow.daemon.gap_repair import GapRepairComponent, gaps_to_prove
 from cdcflow.model.position import Epoch, Offset
 
-GAP: dict[str, Any] = {"offset": 7, "before": "0/1", "proven": None}
+GAP: dict[str, Any] = Gap(Offset(7), 1, Epoch(1), "0/1", "0/3").to_json()
 
 
 def test_only_unverified_tables_of_a_running_capture_are_repaired() -> None:

@@ -76,6 +76,11 @@ class Gap:
         """Whether changes are missing up to a later generation."""
         return not self.after and not self.base
 
+    def is_repaired_by_daemon(self, *, after_any_gap: bool) -> bool:
+        """Whether the daemon repairs the table by itself. `after_any_gap`: not only after a move of the log. An
+        operator repairs attached tables."""
+        return self.proven is None and not self.base and (after_any_gap or self.by == "move")
+
     def to_json(self) -> dict[str, object]:
         return {name: value for name, value in asdict(self).items() if name not in ("base", "by") or value}
 
@@ -154,10 +159,9 @@ class TableProgress:
         return self.gap is not None and self.gap.proven is None
 
     def is_repaired_by_daemon(self, *, after_any_gap: bool) -> bool:
-        """Whether the daemon repairs it by itself. `after_any_gap`: not only after a move of the log."""
+        """Whether it waits for a repair of the daemon. One that is being read again does not."""
         gap = self.gap
-        is_left = self.state == "done" and gap is not None and gap.proven is None and not gap.base
-        return is_left and (after_any_gap or (gap is not None and gap.by == "move"))
+        return self.state == "done" and gap is not None and gap.is_repaired_by_daemon(after_any_gap=after_any_gap)
 
     @property
     def has_base(self) -> bool:
