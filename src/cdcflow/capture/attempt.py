@@ -1,8 +1,8 @@
-"""One attempt at capturing: from the log's checkpoint, until it is stopped or something breaks.
+"""One attempt at capturing: it starts at the log's checkpoint, and ends when it is stopped or something breaks.
 
 Nothing of an attempt outlives it except the log. After a broken connection, a full disk or a changed list of tables the
-next attempt begins at the log's last durable cut with a new epoch, exactly as a new process would: there is one way to
-start, used all the time, instead of a repair for each thing that can break.
+next attempt begins at the log's last durable cut with a new epoch, exactly as a new process would. So there is one way
+to start, used all the time, instead of a repair for each thing that can break.
 """
 
 from __future__ import annotations
@@ -71,12 +71,13 @@ RATE_LEAST_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The purpose of an attempt. `backfill`: None reads new tables only; otherwise read these (again), () being all.
+    """What an attempt is to do, apart from capturing changes.
 
-    `given`: the log already has this order, from an earlier attempt; only wait for it. `once`: stop when the requested
+    `backfill`: the tables to read (again); () means all, and None only new tables. `given`: an earlier attempt has
+    already recorded this order in the log, so only wait until the tables are read. `once`: stop when the requested
     tables are read. `accept_history_loss`: the operator accepts that the source has discarded log that cdcflow still
-    needs: take a new position in its log, and read every table again; with `keep_rows` only those that cannot be
-    compared with the source instead. `asked_by`: the caller.
+    needs: take a new position in its log, and read every table again; with `keep_rows` only the tables that cannot be
+    compared with the source. `asked_by`: the caller.
     """
 
     backfill: tuple[str, ...] | None = None
@@ -89,7 +90,8 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class LoopIntervals:
-    """The intervals of the loop's periodic checks, and how long it waits for the last sync, in seconds."""
+    """How often the loop runs its periodic checks, and how long it waits for the last sync when it stops, in
+    seconds."""
 
     heartbeat_s: float = 10.0
     tables_look_s: float = 30.0
@@ -97,7 +99,7 @@ class LoopIntervals:
 
 
 class Attempt:
-    """Opens nothing itself: it gets a source and a log, and its caller closes both."""
+    """One attempt at capturing a source into a log. Its caller opens both before it, and closes both after it."""
 
     def __init__(
         self,
@@ -185,7 +187,7 @@ class Attempt:
     # ── starting ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _machine_from(self, checkpoint: Checkpoint, limits: Limits) -> Interleave:
-        """A machine with what only the log still knows: ids delivered earlier, keys of partial rows."""
+        """Create the machine, with the facts that only the log has: ids delivered earlier, and keys of partial rows."""
         progress = Progress.from_json(checkpoint.progress)
         reading = (t for t, p in progress.tables.items() if p.state != "paused" and p.collects_from is not None)
         partial = {table: self._partial_keys.of(table, progress) for table in reading}
@@ -221,16 +223,18 @@ class Attempt:
         self._began_at_cut = self._recording.checkpoint.cut
 
     def _ordered_tables(self, names: tuple[str, ...]) -> tuple[TableId, ...]:
-        """The tables of the order. If the log already has the order, only those that still exist."""
+        """Return the tables that the order names. If the log already has the order, return only those that
+        still exist."""
         left = {str(table.id) for table in self.tables}
         kept = tuple(name for name in names if name in left) if self._orders.given else names
         return tables_to_read(kept, self.tables, self._machine.progress) if kept or not names else ()
 
     def _read_after_loss(self, history: str) -> frozenset[TableId]:
-        """After a gap, read the tables again that are not unverified. Returns the others.
+        """After a gap, read all tables again except those that keep their rows unverified, or lack changes; return
+        these two.
 
-        One that lacks changes stays failed: settings that no longer fit it may read it without an error, for example
-        if two columns exchanged their names.
+        A table that lacks changes stays failed: settings that no longer fit it may read it without an error, for
+        example if two columns exchanged their names.
         """
         known = self._machine.progress.tables
         kept = [t.id for t in self.tables if history == reread.KEPT and reread.is_kept(known.get(t.id))]
@@ -302,7 +306,8 @@ class Attempt:
             self._machine.keep_pace(governor.pace)
 
     def _is_to_be_read(self) -> bool:
-        """Existing rows are to be read, by this attempt or by the daemon's repairs, whose limits the status shows."""
+        """Whether existing rows are to be read, by this attempt or by the daemon's repairs. The status then shows the
+        limits."""
         tables = self._machine.progress.tables.values()
         return self._machine.is_reading or any(
             table.is_repaired_by_daemon(after_any_gap=self._repairs_gaps) for table in tables
@@ -310,12 +315,12 @@ class Attempt:
 
     @property
     def durable_position(self) -> Position | None:
-        """Everything through this position of the source's log is durable in the change log."""
+        """The position in the source's log through which everything is durable in the change log."""
         return self._durability.durable.position
 
     @property
     def capture_paused(self) -> bool:
-        """The capture is paused."""
+        """Whether the capture is paused."""
         return self._machine.progress.capture_paused
 
     def _take_requests(self) -> None:
@@ -398,7 +403,7 @@ class Attempt:
         return self._are_read(tuple(t.id for t in self.tables) if self._orders.backfill is None else self._ordered)
 
     def has_read_all(self) -> bool:
-        """Every table is read, or cannot be, and the log's last cut durably records that."""
+        """Whether every table was read or cannot be read, and the log's last durable cut records that."""
         return self._are_read(tuple(t.id for t in self.tables))
 
     def _are_read(self, wanted: Sequence[TableId]) -> bool:
@@ -410,14 +415,14 @@ class Attempt:
         return self._settled and is_durable and self._all_reported(wanted)
 
     def _all_reported(self, wanted: Sequence[TableId]) -> bool:
-        """The log's last cut records how the requested tables ended."""
+        """Whether the log's last cut records the states that these tables have now."""
         logged = self._recording.checkpoint.progress.get("tables", {})
         now = self._machine.progress
         assert isinstance(logged, dict)  # noqa: S101 - cdcflow's own progress JSON
         return all(logged.get(str(t), {}).get("state") == now.tables[t].state for t in wanted)
 
     def _finish(self) -> None:
-        """Make the last cut durable, acknowledge it to the source, and release the source."""
+        """Make the last cut durable and acknowledge it to the source."""
         self._durability.ask_sync()
         if not self._durability.settle(self._pace.stop_s):
             self._durability.check()
@@ -426,7 +431,7 @@ class Attempt:
         self._on_event("capture stopped", {"cut": told.cut, "next_offset": told.next_offset})
 
     def close(self) -> None:
-        """Stop the threads and leave the source's connections. The log stays open: its owner closes it."""
+        """Stop the threads and close the connections to the source. The log stays open: its owner closes it."""
         if self._governor is not None:
             self._governor.observe(is_reading=False, in_window=False)
         with contextlib.suppress(SourceUnavailable):
@@ -504,10 +509,11 @@ def table_ids(names: Sequence[str], tables: Sequence[Table]) -> tuple[TableId, .
 
 
 def tables_to_read(names: Sequence[str], tables: Sequence[Table], progress: Progress) -> tuple[TableId, ...]:
-    """The same, for a backfill.
+    """Return the captured tables with these names, for a backfill; () gives all.
 
     Raises:
-        ConfigurationError: also if no table is named, and one of them lacks changes: its settings may not fit it.
+        ConfigurationError: as `table_ids`; also if () is given and one of the tables lacks changes, because the
+            settings may not fit it.
     """
     found = table_ids(names, tables)
     lacking = [] if names else [table for table in found if table in progress.lacking]
@@ -523,13 +529,13 @@ def tables_to_read(names: Sequence[str], tables: Sequence[Table], progress: Prog
 
 
 class RecentRate:
-    """Rows a second over the last seconds. Used by one thread, readable from any."""
+    """The rate, in rows per second, over the last few seconds. Used by one thread, readable from any."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque(maxlen=64)
 
     def is_due(self, now_s: float) -> bool:
-        """It is time to record again."""
+        """Whether it is time to call `record` again."""
         return not self._seen or now_s - self._seen[-1][0] >= RATE_EACH_S
 
     def record(self, now_s: float, rows: int) -> None:
@@ -544,7 +550,8 @@ class RecentRate:
 
 
 class ReadingRate:
-    """Rows a second over the time in which a backfill was under way. Used by one thread, readable from any."""
+    """The rate, in rows per second, over the time in which backfills were reading. Used by one thread, readable from
+    any."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
@@ -560,5 +567,5 @@ class ReadingRate:
 
     @property
     def rows_per_second(self) -> float | None:
-        """None if reading did not last long enough to measure."""
+        """The rate; None if reading did not last long enough to measure it."""
         return self._rows / self._seconds if self._rows and self._seconds >= RATE_LEAST_S else None

@@ -1,9 +1,9 @@
-"""Capture, with retries: attempt after attempt until it is stopped or an error must end it.
+"""Capture, with retries: attempt after attempt, until it is stopped or an error must end it.
 
 `SourceUnavailable` and `SinkUnavailable` are retried with growing pauses; an attempt that ran for a while resets the
 pauses. Every other error ends the capture, because retrying would not change it (O08). If source or log have never been
-reached since the start, a wrong address is more likely than an unavailable server: with `wait` False that ends the
-capture too. A requested stop is no failure, whatever it was waiting for.
+reached since the start, a wrong address is more likely than an unavailable server: with `wait` False these two errors
+then end the capture as well. A requested stop is no failure, whatever the capture was waiting for.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ MAY_BE_RELEASED = ("slot-lost", "binlog-purged")
 
 
 class SettingsChanged(Exception):
-    """There are other settings; the next attempt uses them."""
+    """Ends an attempt because the settings have changed; the next attempt uses the new ones."""
 
 
 class Capture:
@@ -137,16 +137,16 @@ class Capture:
 
     @property
     def is_starting(self) -> bool:
-        """Nothing is lost if it is interrupted now.
+        """Whether an interruption would lose nothing now.
 
-        The attempt under way has captured nothing yet, or the log has not been read yet to find out whether the capture
-        is paused.
+        So it is while the attempt under way has captured nothing yet, and before the log has been read to find out
+        whether the capture is paused.
         """
         return self._starting is not None or self._paused is None
 
     @property
     def waits_for_lease(self) -> bool:
-        """This process is the standby, or does not know yet whether it is."""
+        """Whether this process is the standby, or does not know yet whether it is."""
         return self._is_standby
 
     def run(self) -> None:
@@ -181,7 +181,7 @@ class Capture:
     def _hold(self) -> None:
         """Wait until the paused capture is resumed or stopped.
 
-        The log and the source are closed during that time: the source retains its log for cdcflow as for any
+        The log and the source are closed in the meantime; the source retains its log for cdcflow as it does for any
         disconnected client.
         """
         assert self._waker is not None  # noqa: S101 - created by `run`
@@ -216,7 +216,11 @@ class Capture:
             self._on_event("stopped while it was interrupted", fields_of(error))
 
     def _is_tried_again(self, error: BaseException) -> bool:
-        """A right that is missing at the start is a mistake; one revoked during capture may be granted again."""
+        """Whether another attempt is to follow this error.
+
+        A right that is missing at the start is a mistake, and is not retried; one that was revoked during the capture
+        may be granted again.
+        """
         if isinstance(error, RightMissing):
             return self._has_captured
         if isinstance(error, LeaseLost):
@@ -235,7 +239,8 @@ class Capture:
             threading.Thread(target=self._break_off, args=(source,), name="break-off", daemon=True).start()
 
     def _break_off(self, source: Source) -> None:
-        """End a start that waits for the server: creating a slot may wait a minute for other sessions' transactions."""
+        """Close a source that is still starting, since that may take long: a new slot waits for other sessions'
+        transactions."""
         with self._starting_lock:
             if self._starting is source:
                 self._broke_off = True
@@ -246,7 +251,8 @@ class Capture:
             self._waker.wake()
 
     def _take_resume(self) -> None:
-        """Take a command to resume that arrived while the last attempt ended. Other commands wait for the next one."""
+        """Take a command to resume that arrived while the last attempt ended. Leave other commands for the next
+        attempt."""
         for given in [self._requests.get() for _ in range(self._requests.qsize())]:
             if isinstance(given, Command) and ResumeCapture() in given.orders:
                 self._resuming = given
@@ -276,8 +282,8 @@ class Capture:
             raise SettingsChanged from error
 
     def _lead(self, leadership: Leadership) -> bool:
-        """Become active: at once if this process holds the lease already, otherwise after waiting as the standby. False
-        if it was stopped first."""
+        """Become active: at once if this process holds the lease already, otherwise after waiting as the standby.
+        Return False if the capture was stopped first."""
         leadership.give_up()
         if not leadership.is_held or self._paused is None:
             self._is_standby, self._waiting_for = True, "another daemon holds the lease"
@@ -295,8 +301,11 @@ class Capture:
         return True
 
     def _refuse_requests(self) -> None:
-        """Refuse the commands that no attempt has accepted: by the next time this daemon is active, the other
-        one may have carried them out, or an operator may have given the opposite command."""
+        """Refuse the commands that no attempt has accepted.
+
+        By the next time this daemon is active, the other daemon may have carried them out, or an operator may have
+        given the opposite command.
+        """
         resuming, self._resuming = self._resuming, None
         queued = [self._requests.get() for _ in range(self._requests.qsize())]
         for given in (*queued, resuming):
@@ -327,7 +336,8 @@ class Capture:
         )
 
     def _check_log_of(self, leadership: Leadership) -> None:
-        """A standby continues a log. Without one it would begin a new log, and read all tables again."""
+        """Raise an error if this standby has no log to continue: it would begin a new log, and read all tables
+        again."""
         who = leadership.waited_for
         if who is not None and not leadership.log_is_on_peers and self._newest_checkpoint().cut == 0:
             raise ConfigurationError(
@@ -378,15 +388,18 @@ class Capture:
             source.close()
 
     def _raise_unless_released(self, error: HistoryLost, after: Position | None, settings: CaptureSettings) -> None:
-        """The log may have been released during the attempt: the next one finds out at its start. If it fails after the
-        same position, nothing was released."""
+        """Raise the error, as SourceUnavailable if the source may have released its log during the attempt.
+
+        In that case the next attempt finds out at its start. If an attempt fails again after the same position, nothing
+        was released, and `error` itself is raised.
+        """
         if not settings.releases or error.runbook not in MAY_BE_RELEASED or after == self._lost_after:
             raise error
         self._lost_after = after
         raise SourceUnavailable(str(error).splitlines()[0], runbook=error.runbook) from error
 
     def _is_paused(self) -> bool:
-        """Whether the capture is paused and not resumed yet. The log records it across processes."""
+        """Whether the capture is paused and not resumed yet. The log records a pause, so it outlasts this process."""
         if self._paused is None:
             found = self._newest_checkpoint()
             progress = Progress.from_json(found.progress)
@@ -398,7 +411,7 @@ class Capture:
         return self._paused and self._resuming is None
 
     def _begin_attempt(self) -> None:
-        """From now on the attempt itself handles a stop, and ends at a cut."""
+        """Note that the start is over: after this call the attempt itself handles a stop, and ends at a cut."""
         with self._starting_lock:
             self._starting = None
 
@@ -488,12 +501,13 @@ class Capture:
         """Request an operation of the capture; `cdcflow.http.operations` lists them.
 
         Returns `{"op": …, "tables": {"public.orders": {"outcome": "paused"}, …}, "number": …, "durable": …}`, with a
-        `reason` where nothing was changed; for a command about the capture itself `capture` has its outcome. `number`
-        is that of the record in the log; `durable` false: it is not safe on disk yet, and a crash may undo the command.
+        `reason` where nothing was changed; for a command about the capture itself its outcome is in `capture`. `number`
+        is the number of the command's record in the log. If `durable` is false, that record is not safe on disk yet,
+        and a crash may undo the command.
 
         Raises:
             ConfigurationError: an unknown table or operation, or keys that do not fit the table.
-            SourceUnavailable: it is not capturing currently.
+            SourceUnavailable: nothing is being captured currently.
         """
         match op:
             case "stop":
@@ -596,7 +610,7 @@ class Capture:
         return answer_json("resume-capture", answer.outcomes, number=answer.number, durable=durable)
 
     def seal_soon(self) -> None:
-        """Have what is captured sealed once, however young it is: now, or as soon as there is a row.
+        """Have the captured rows sealed once, however recent they are: now, or as soon as one arrives.
 
         Any thread may call it; it does not wait.
         """
@@ -624,9 +638,10 @@ class Capture:
             self._governor.use(settings.reading, settings.open_probe)
 
     def observe(self, on_span: OnSpan | None, freshness_every_s: float, shadow_every_s: float | None = None) -> None:
-        """Set the intervals of freshness proofs and of shadow checks (None:
+        """Set the intervals of freshness proofs and of shadow checks, and the function that later attempts call with
+        their spans.
 
-        off), and the span callback of later attempts.
+        `shadow_every_s` None turns shadow checks off, `on_span` None the spans.
         """
         self._on_span = on_span
         if self._freshness is not None:
@@ -702,7 +717,7 @@ class Capture:
 
 
 class Tally:
-    """What attempts that ended have done, and what the latest of them knew."""
+    """Totals of the attempts that have ended, and the last status of the latest one."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -719,14 +734,14 @@ class Tally:
 
 
 def fields_of(error: BaseException | None) -> dict[str, object]:
-    """An error as the fields of an event."""
+    """Return an error as the fields of an event: `kind`, `reason` and, if it has one, `remedy`."""
     remedy = getattr(error, "remedy", None)
     found = {"kind": type(error).__name__, "reason": str(error).split("\n")[0]}
     return {**found, "remedy": remedy} if remedy else {**found}
 
 
 def error_text(error: Exception) -> str:
-    """An error's text; an unexpected error's text is replaced, because it may hold a row's values."""
+    """Return an error's text. The text of an unexpected error is replaced, because it may contain a row's values."""
     return str(error) if isinstance(error, CdcflowError) else "a fault in cdcflow"
 
 

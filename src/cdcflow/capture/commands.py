@@ -31,25 +31,26 @@ class Commands:
         self._waiting: dict[int, _Waiting] = {}
 
     def new(self, op: str, asked_by: str, orders: tuple[Order, ...], details: Mapping[str, object]) -> Command:
-        """A command whose caller will wait for the answer."""
+        """Create a command whose caller will wait for the answer."""
         command = Command(next(self._ids), op, asked_by, int(time.time() * 1e6), orders, details)
         self._waiting[command.id] = _Waiting()
         return command
 
     def wait(self, command: Command, seconds: float) -> tuple[Answered | None, bool]:
-        """The answer (None if the loop has not taken the command), and whether its record is durable."""
+        """Wait for the answer, and return it with whether its record is durable. None if the loop has not taken the
+        command."""
         waiting = self._waiting[command.id]
         kept = waiting.kept.wait(seconds) and waiting.answer is not None
         del self._waiting[command.id]
         return waiting.answer, kept
 
     def refuse(self, command: Command) -> None:
-        """The loop will not take this command: its caller need not wait any longer."""
+        """End the wait of a command's caller, because the loop will not take the command."""
         if (waiting := self._waiting.get(command.id)) is not None:
             waiting.kept.set()
 
     def answer(self, answer: Answered, durable: bool) -> None:
-        """The loop's answer; see `attempt.OnAnswer`. Ignored if no caller waits for the command."""
+        """Pass the loop's answer to the caller that waits for it, if one does. See `attempt.OnAnswer`."""
         waiting = self._waiting.get(answer.id)
         if waiting is None:
             return

@@ -1,14 +1,14 @@
-"""What makes the log durable: the loop itself, or a separate thread; and a thread that seals.
+"""Makes the log durable, in the loop itself or in a separate thread, and seals it in another thread.
 
 Group commit needs no timer: the loop writes while the last fsync runs, and requests the next one, which includes
 everything cut before it begins. The loop acknowledges a position to the source only after reading it from `durable`.
 
-While changes arrive one by one, handing each sync to another thread and its answer back takes longer than a quick disk,
-and makes three threads wait for the interpreter instead of one. Then the loop syncs itself, in between.
+While changes arrive one by one, handing each sync to another thread and its answer back takes longer than a quick disk
+does, and makes three threads wait for the interpreter instead of one. The loop then syncs by itself, in between.
 
 Sealing is work for idle processors. While a backlog arrives and the server and the loop need all processors, sealing
-gets the smaller part: closed journals wait a little longer, durable and readable. Not indefinitely: the loop waits when
-too many do (`recording.UNSEALED_MAX`).
+gets the smaller part: closed journals wait a little longer, durable and readable. They do not wait indefinitely: the
+loop stops reading when too many of them wait (`log_writes.UNSEALED_MAX`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Durability:
         self._sealer.check()
 
     def settle(self, seconds: float) -> bool:
-        """Wait until what was cut is durable; False when it is not."""
+        """Wait until every cut is durable. Return False if one was not after `seconds`."""
         return self._syncer.settle(seconds)
 
     def stop(self) -> None:

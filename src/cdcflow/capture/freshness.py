@@ -42,10 +42,10 @@ LATE_S = 90.0
 
 @dataclass(slots=True)
 class _Canary:
-    """A mark on its way.
+    """A mark that is on its way through the source's log.
 
-    `cut`: when this cut is durable, so is everything before the mark. None while the mark was not seen, or a window
-    holds back rows from before it.
+    `cut`: once this cut is durable, so is everything before the mark. None while the mark was not seen, or while a
+    window holds back rows from before it.
     """
 
     token: Token
@@ -59,9 +59,9 @@ class _Canary:
 
 @dataclass(frozen=True, slots=True)
 class _Sampled:
-    """Some rows of a table. `moved`: the stream delivered changes of it since the previous sample.
+    """A sample of a table's rows. `moved`: the stream has delivered changes of the table since its previous sample.
 
-    `generation` counts its backfills: one that reads the table again makes up for whatever was missed.
+    `generation` counts the table's backfills: one that reads the table again makes up for whatever was missed.
     """
 
     table: TableId
@@ -71,10 +71,10 @@ class _Sampled:
 
 
 class Freshness:
-    """The canaries of a capture and what they have proven. `wall` returns seconds since 1970.
+    """Sends the canaries of a capture, and holds what they have proven. `wall` returns seconds since 1970.
 
-    `look` is called from a task's thread, `states` from any, the rest from the loop's. It outlives attempts: what was
-    proven before an outage stays known.
+    `look` is called from a task's thread, `states` from any, the other methods from the loop's. It outlives attempts:
+    what was proven before an outage stays known.
     """
 
     def __init__(self, every_s: float, wall: Callable[[], float] = time.time) -> None:
@@ -96,7 +96,7 @@ class Freshness:
         self._unlogged: dict[TableId, int] = {}  # with the generation in which that was found
 
     def begin(self, tables: Sequence[Table], epoch: Epoch) -> None:
-        """A new attempt captures these tables. It ignores marks of the previous attempt."""
+        """Begin a new attempt, which captures these tables. Marks of the previous attempt are ignored from now on."""
         with self._lock:
             self._tables, self._prefix, self._canary = tuple(tables), f"canary {epoch}", None
             self._uncovered, self._unasked = {}, None
@@ -106,7 +106,7 @@ class Freshness:
     # ── querying ────────────────────────────────────────────────────────────────────────────────────────────
 
     def look(self, source: Source, chunks: ChunkSource, progress: Progress) -> None:
-        """Query which tables' changes reach cdcflow, then send a mark if no mark is on its way."""
+        """Query which tables' changes reach cdcflow, then send a mark unless one is on its way."""
         as_of = self._wall()
         try:
             uncovered = self._query_uncovered(source)
@@ -129,7 +129,8 @@ class Freshness:
         return source.coverage(wanted)
 
     def _sample(self, source: Source, progress: Progress) -> _Sampled | None:
-        """Some rows of the table whose turn it is; None if no table has a key and all of its rows."""
+        """Sample some rows of the table whose turn it is. None if no table has a key and was read completely, or if the
+        source cannot return a sample."""
         with self._lock:
             tables = [t for t in self._tables if t.key and _is_done(t.id, progress)]
             if not tables or not isinstance(source, Sampled):
@@ -163,26 +164,27 @@ class Freshness:
     # ── from the stream ─────────────────────────────────────────────────────────────────────────────────────
 
     def tables_changed(self, tables: Iterable[TableId]) -> None:
-        """Changes of these tables came through the stream."""
+        """Note that the stream delivered changes of these tables."""
         with self._lock:
             self._changed.update(tables)
             self._moved.update(tables)
 
     def mark_arrived(self, token: Token, windows: int) -> None:
-        """A mark arrived. `windows` counts the windows that were closed until then."""
+        """Note that a mark arrived. `windows`: how many windows of this capture were closed before it."""
         canary = self._canary
         if canary is not None and canary.token == token:
             canary.seen, canary.windows = True, windows
 
     @property
     def awaits_durability(self) -> bool:
-        """A mark was seen, and what came before it may not be durable yet."""
+        """Whether a mark was seen, and what precedes it may not be durable yet."""
         return self._canary is not None and self._canary.seen
 
     def settle(self, *, held: bool, windows: int, next_cut: int, durable_cut: int) -> None:
-        """Take a proof from a mark that was seen. `held`: a window holds rows back, maybe from before the mark.
+        """Record a proof if a mark was seen and everything before it is durable. `held`: a window holds rows back,
+        maybe from before the mark.
 
-        `next_cut`: when this cut is durable, everything appended until now is.
+        `next_cut`: once this cut is durable, everything appended so far is.
         """
         canary = self._canary
         if canary is None or not canary.seen:
@@ -202,7 +204,8 @@ class Freshness:
                 self._compare(canary.sampled)
 
     def _compare(self, now: _Sampled) -> None:
-        """Whether a table's rows changed without a change in the stream."""
+        """Compare a table's sample with its previous one, and note if its rows changed without a change in the
+        stream."""
         before, self._samples[now.table] = self._samples.get(now.table), now
         if before is None or before.generation != now.generation or before.sample.shape != now.sample.shape:
             return
@@ -213,9 +216,8 @@ class Freshness:
     # ── reporting ───────────────────────────────────────────────────────────────────────────────────────────
 
     def states(self, progress: Progress, interrupted: str | None = None) -> dict[str, dict[str, object]]:
-        """For each table `freshness`, `fresh_as_of` (seconds since 1970, None:
-
-        never), `freshness_reason` and `freshness_cause`, which is one of `CAUSES` if it is not proven.
+        """Return, for each table, `freshness`, `fresh_as_of` (seconds since 1970; None if it never was),
+        `freshness_reason`, and `freshness_cause`, which is one of `CAUSES` if the freshness is not proven.
 
         `interrupted`: why nothing is captured currently.
         """
@@ -251,7 +253,7 @@ class Freshness:
 
 
 def _unread(table: TableId, progress: Progress) -> str | None:
-    """Why not all of a table's rows are read, however fresh its changes are."""
+    """Return why not all of a table's rows are right in the log, however fresh its changes are; None if they are."""
     known = progress.tables.get(table)
     if known is not None and known.lacks_changes:
         return f"its changes cannot leave the source; fix the cause, and run `cdcflow backfill {word(table)}`"
@@ -271,7 +273,7 @@ def _is_done(table: TableId, progress: Progress) -> bool:
 
 
 def tables_of(run: object) -> Collection[TableId]:
-    """The tables with rows in a run or a spooled transaction."""
+    """Return the tables with rows in a run or a spooled transaction."""
     batches = getattr(run, "batches", None)
     if batches is not None:
         return {batch.table.id for batch in batches}

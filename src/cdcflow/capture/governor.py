@@ -4,11 +4,11 @@
     a comparison    ──admit, count────▶ │ Governor │
                     ◀──────pace──────── └──────────┘ ──add──▶ DayLedger              what was read today
 
-`pacing` decides; this measures, and keeps the time. It measures only while rows are to be read. Until the first
-measurement nothing is read, and nothing while the source cannot be measured: an unknown load may be above its limit.
+`pacing` decides; the governor measures, and watches the time. It measures only while rows are to be read. Nothing is
+read before the first measurement, nor while the source cannot be measured: an unknown load may be above its limit.
 
-With a limit on commits, reading pauses now and then (`QUIET_EVERY_S`): commits in such a pause are what the others are
-compared with, so a load that changes during the day moves the limit with it.
+With a limit on commits, reading pauses now and then (`QUIET_EVERY_S`). The commits measured in such a pause are the
+base that the other commits are compared with, so the limit follows a load that changes during the day.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ OpenProbe = Callable[[], SourceProbe]
 
 
 class DayLedger(Protocol):
-    """Adds up what all processes that read for one log have read on a day. Survives restarts."""
+    """Adds up how much existing data all processes of one log have read on a day. Survives restarts."""
 
     def add(self, use: DayUse) -> DayUse:
-        """Add to a day, and return its new total. An earlier day's is forgotten."""
+        """Add this use to its day, and return the day's new total. The total of an earlier day is forgotten."""
         ...
 
 
 class Governor:
-    """Decides the pace of reading during the reading. Any thread may use it.
+    """Decides the pace of reading while rows are read. Any thread may use it.
 
-    `open_probe` opens what measures the source; None: nothing can. `tell` gets an event when reading is held or slowed,
-    with the reason, and when it continues.
+    `open_probe` opens a probe that measures the source; None if it cannot be measured. `tell` gets an event when
+    reading is held or slowed, with the reason, and when it continues.
     """
 
     def __init__(
@@ -102,12 +102,12 @@ class Governor:
 
     @property
     def limits(self) -> ReadingLimits:
-        """Those in use."""
+        """The limits in use."""
         return self._limits
 
     @property
     def open_probe(self) -> OpenProbe | None:
-        """What opens the probe in use."""
+        """The function in use that opens a probe."""
         return self._open_probe
 
     # ── the reader ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -119,7 +119,8 @@ class Governor:
         return replace(pace, all_held=True) if self._is_quiet else pace
 
     def observe(self, *, is_reading: bool, in_window: bool) -> None:
-        """Note whether rows are to be read, and whether some are being read. Called often; it does not wait."""
+        """Note whether rows are to be read, and whether a window is open to read some. Called often; it does
+        not wait."""
         if self._in_window and not in_window:
             self._window_ended_at = self._clock()
         self._in_window = in_window
@@ -140,7 +141,7 @@ class Governor:
             self._thread.start()
 
     def count(self, rows: int, size: int, seconds: float) -> None:
-        """Note what was read of the source: rows, bytes, and for how long."""
+        """Note how much was read from the source: rows, bytes, and seconds of reading."""
         if not self._limits.day:
             return
         with self._lock:
@@ -157,7 +158,7 @@ class Governor:
         self.observe(is_reading=True, in_window=True)
 
     def yield_after(self, seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
-        """After a piece that took this long to read: pause, if reading may take only a share of the time."""
+        """Pause after a piece that took `seconds` to read, if reading may take only a share of the time."""
         self.observe(is_reading=True, in_window=False)
         if (share := self.pace.share) < 1:
             sleep(min(PAUSE_MAX_S, seconds * (1 / share - 1)))
@@ -202,7 +203,7 @@ class Governor:
         self._store_use()
 
     def _measure(self, probe: SourceProbe | None) -> None:
-        """Measure the load, and store what was read."""
+        """Measure the load, if a limit depends on it, and add what was read to the day's total."""
         self._store_use()
         if probe is not None and self._limits.load.gauges:
             self._load = probe.load()
@@ -216,7 +217,8 @@ class Governor:
         commits.add(seconds)
 
     def _turn_quiet(self) -> None:
-        """Begin or end a time in which nothing is read, so that commits can be compared."""
+        """Begin or end a pause in which nothing is read, if it is time: commits are compared with those
+        measured in it."""
         now = self._clock()
         lasts_s = QUIET_S if self._is_quiet else QUIET_EVERY_S
         if self._commits is None:
@@ -267,7 +269,7 @@ class Governor:
         }
 
     def close(self) -> None:
-        """Stop measuring, and store what was read."""
+        """Stop measuring, and add what was read to the day's total."""
         self._stopping = True
         self._woken.set()
         if self._thread is not None:
@@ -276,7 +278,8 @@ class Governor:
 
 
 def _first_line(error: Exception) -> str:
-    """The text of an error; of one that is not cdcflow's only the type, as its text may hold anything."""
+    """Return an error's first line; if the error is not cdcflow's, only its type, since its text may contain
+    anything."""
     return str(error).splitlines()[0] if isinstance(error, CdcflowError) else type(error).__name__
 
 

@@ -4,7 +4,7 @@
        │ tries every 0.2 s          │ renews in a thread; the capture checks the term before each attempt, at each turn
 
 The thread requests the lease; the capture only compares times. So an answer that does not arrive ends the term as well.
-The clock counts the time in which the machine was suspended, too.
+The clock also counts the time in which the machine was suspended.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ _UNKNOWN = Holder("another daemon")
 
 
 def boot_clock() -> float:
-    """Seconds since the machine was started, with the time in which it was suspended; no setting of the time of day
-    changes it."""
+    """Return the seconds since the machine was started, including the time in which it was suspended.
+
+    Setting the time of day does not change it.
+    """
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return time.clock_gettime(clock)
 
 
 def this_process() -> str:
-    """This process, as messages and leases name it."""
+    """Return the name of this process in messages and leases."""
     return f"{socket.gethostname()} (process {os.getpid()})"
 
 
@@ -59,7 +61,7 @@ class Leadership:
         *,
         log_is_on_peers: bool = False,
     ) -> None:
-        """`log_is_on_peers`: a machine that becomes active gets the log from there, and need not have it before."""
+        """`log_is_on_peers`: a machine that becomes active gets the log from its peers, and need not have it before."""
         self.log_is_on_peers = log_is_on_peers
         self._open_lease = open_lease
         self._on_event = on_event
@@ -89,11 +91,11 @@ class Leadership:
     # ── for the capture ─────────────────────────────────────────────────────────────────────────────────────
 
     def take(self, is_stopped: Callable[[], bool], *, wait: bool = True) -> bool:
-        """Wait as the standby until this process holds the lease. False if it was stopped first.
+        """Wait as the standby until this process holds the lease. Return False if it was stopped first.
 
         Raises:
             ConfigurationError: the lease's place refuses this process, and has never answered it.
-            SourceUnavailable, SinkUnavailable: it does not answer, and never has. With `wait` it is tried again.
+            SourceUnavailable, SinkUnavailable: the place does not answer, and never has. With `wait` it is tried again.
         """
         self._start()
         self._set_active(False)
@@ -112,14 +114,14 @@ class Leadership:
 
     @property
     def is_held(self) -> bool:
-        """This process may write: it holds the lease, and is not to release it. Cheap."""
+        """Whether this process may write: it holds the lease, and no handover was requested. Cheap."""
         return self._may_write() and not self._gives_up
 
     def confirm(self) -> None:
-        """Ask the lease again, and return when it has answered that this process holds it.
+        """Request the lease again, and return when its place has answered that this process holds it.
 
         Raises:
-            LeaseLost: it does not, or no answer arrived.
+            LeaseLost: this process does not hold it, or no answer arrived.
         """
         asked_at = self._clock()
         self._asks.set()
@@ -140,18 +142,19 @@ class Leadership:
         return LeaseLost(f"writing the log: {why}; this daemon is the standby now")
 
     def request_handover(self) -> None:
-        """Have the capture stop at its next cut and give the lease up. Any thread may call it."""
+        """Have the capture stop at its next cut and release the lease. Any thread may call it."""
         self._gives_up = True
 
     def give_up(self) -> None:
-        """The log is closed: give the lease back if a handover was requested, and leave it to others for a while."""
+        """Release the lease if a handover was requested, and leave it to others for a while. Call it once the log is
+        closed."""
         if self._gives_up:
             self._rests_until = self._clock() + REST_S
             self._return_lease()
             self._gives_up = False
 
     def leave_to_others(self) -> None:
-        """Another process writes the log although this one holds the lease: leave the lease to it."""
+        """Release the lease for a while, because another process writes the log although this one holds the lease."""
         self._gives_up = True
         self.give_up()
 
@@ -161,7 +164,7 @@ class Leadership:
         return self._waited_for
 
     def close(self) -> None:
-        """Give the lease back, and end."""
+        """Release the lease, and end the thread."""
         self._closed.set()
         self._asks.set()
         if self._thread is not None:
@@ -233,7 +236,7 @@ class Leadership:
             self._changed.notify_all()
 
     def _end_rest(self, lease: DaemonLease) -> None:
-        """Once another process has the lease that this one gave back, this one waits for it as any standby does."""
+        """Wait for the lease like any standby, as soon as another process has the one that this process released."""
         try:
             holder = lease.holder()
         except CdcflowError as error:
@@ -244,7 +247,7 @@ class Leadership:
             self._see(holder)
 
     def _see(self, holder: Holder | None) -> None:
-        """Another process holds the lease."""
+        """Note that another process holds the lease."""
         before, self._holder, self._waited_for = self._waited_for, holder, holder or _UNKNOWN
         if before is None or before.name != self._waited_for.name:
             self._on_event("standing by", {"active": self._waited_for.name})
@@ -256,7 +259,7 @@ class Leadership:
             self._on_event("lease does not answer", {"reason": _line(error), "remedy": error.remedy})
 
     def _return_lease(self) -> None:
-        """Have the thread give the lease back, and wait until it has."""
+        """Have the thread release the lease, and wait until it has."""
         self._term.held_until = None
         self._returns = True
         self._asks.set()
@@ -275,7 +278,10 @@ class Leadership:
 
 
 def _is_this_process(holder: Holder) -> bool:
-    """A lease that was just given back may still be shown as this process's, whose host's name may be cut short."""
+    """Whether the holder is this process: a lease that was just released may still be shown as its own.
+
+    The host's name in it may be cut short.
+    """
     host, _, process = holder.name.rpartition(" (")
     return process == f"process {os.getpid()})" and socket.gethostname().startswith(host)
 

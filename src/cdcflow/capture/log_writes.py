@@ -1,4 +1,5 @@
-"""What an attempt writes into the log: appended, cut, made durable, and only then acknowledged to the source."""
+"""Writes an attempt's rows into the log: they are appended, cut, made durable, and only then acknowledged to the
+source."""
 
 from __future__ import annotations
 
@@ -34,10 +35,10 @@ SMALL_BYTES_MAX = 64 << 10
 
 
 class Recording:
-    """Used by the loop's thread.
+    """Appends to the log, makes cuts durable, and acknowledges them to the source. Used by the loop's thread.
 
-    `checkpoint` is that of the latest cut, with fields to store in the next one; `acknowledged` the latest that was
-    sent to the source; `rows` counts what was appended.
+    `checkpoint`: the latest cut's checkpoint, with the fields to store in the next one; `acknowledged`: the latest
+    checkpoint that was acknowledged to the source; `rows` counts the appended rows.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Recording:
 
     @property
     def is_behind(self) -> bool:
-        """Too much data waits for the disk or to be sealed: nothing more should be read."""
+        """Whether too much data waits for the disk or to be sealed, so that nothing more should be read."""
         return self._unsynced_bytes() > UNSYNCED_BYTES_MAX or self._durability.unsealed_journals > UNSEALED_MAX
 
     def append(self, append: Append) -> None:
@@ -104,14 +105,14 @@ class Recording:
         self.roll_if_due(self._clock())
 
     def record_answer(self, answer: Answered) -> None:
-        """A command was carried out; its caller is notified again when its record is durable."""
+        """Note that a command was carried out, so that its caller is notified when its record is durable."""
         self._answered.append(answer)
         self._on_answer(answer, False)
 
     def roll_if_due(self, now_s: float) -> None:
-        """Have the journal sealed, if it is time or a merge waits for its rows: between two cuts only.
+        """Close the journal for sealing, if it is time or a merge waits for its rows. Called between two cuts only.
 
-        Without a row there is nothing to seal: a merge that waits then gets the first ones.
+        Without a row nothing can be sealed: a merge that waits then gets the first rows that arrive.
         """
         if self._bytes_since_cut:
             return
@@ -123,10 +124,8 @@ class Recording:
             self._durability.ask_seal()
 
     def make_durable(self) -> None:
-        """Sync what this turn has cut:
-
-        in this thread, if nothing waits to be read and the disk is quick; otherwise in another.
-        """
+        """Sync the cuts of this turn: in this thread if nothing waits to be read and the disk is quick, otherwise in
+        another."""
         if self._is_due and (self._stream.ready or not self._durability.sync_now()):
             self._ask_sync()
         self._is_due = False

@@ -1,4 +1,4 @@
-"""A lease by time, over a place that accepts each numbered record once: an object store, or a topic."""
+"""A lease with an expiry time, in a place that accepts each numbered record once: an object store, or a topic."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ RENEWALS = 3
 
 
 class NumberedLease:
-    """Implements `cdcflow.capture.ports.lease.DaemonLease`: each renewal is the next record.
+    """Implements `cdcflow.capture.ports.lease.DaemonLease`: each renewal adds the next record.
 
-    A record has its writer's name, and whether that one has released the lease. `ttl_s` must be the same for all
+    A record contains its writer's name, and whether the writer has released the lease. `ttl_s` must be the same for all
     daemons.
     """
 
@@ -48,12 +48,12 @@ class NumberedLease:
 
     @property
     def watched_every_s(self) -> float:
-        """As given, and less if the lease expires before that."""
+        """How often a standby calls `hold`: as configured, or sooner if the lease expires before that."""
         left_s = self._sighting.left_s(self._clock())
         return min(self._watched_every_s, left_s) if left_s > 0 else self._watched_every_s
 
     def hold(self) -> bool:
-        """Take it if it is free, or renew it."""
+        """Take the lease if it is free, or renew it. Return whether this process holds it."""
         asked_at = self._clock()
         # Old records are removed, so a number may be stored twice: only an answer within the duration of the lease
         # proves that no other process has had it.
@@ -74,7 +74,10 @@ class NumberedLease:
         return False
 
     def _has_added(self, number: int, asked_at: float) -> bool:
-        """This process has added the record with this number, after `asked_at`. False: too late to prove anything."""
+        """Note that this process added the record with this number, in a request begun at `asked_at`.
+
+        Return whether it therefore holds the lease. False: the answer came too late to prove anything.
+        """
         held = self._clock() < asked_at + self.ttl_s
         self._term.record_answer(asked_at, held=held)
         if held:
@@ -82,7 +85,8 @@ class NumberedLease:
         return held
 
     def holder(self) -> Holder | None:
-        """The holder by the latest record. It may have been killed since."""
+        """Return the holder according to the latest record; it may have been killed since. None if the lease is
+        free."""
         latest = self._register.latest()
         record = {} if latest is None else _parse(latest[1])
         if "holder" not in record or record.get("released"):
@@ -90,7 +94,7 @@ class NumberedLease:
         return Holder(str(record["holder"]), record.get("since"))
 
     def release(self) -> None:
-        """Record that it is free, so that a standby takes it at once."""
+        """Record that the lease is free, so that a standby takes it at once."""
         try:
             latest = self._register.latest() if self._term.is_held(self._clock()) else None
             if latest is not None and _parse(latest[1]).get("id") == self._id:
@@ -105,7 +109,7 @@ class NumberedLease:
 
 
 def _parse(content: bytes) -> dict[str, Any]:
-    """A record; an empty one if cdcflow did not write it, which is then not free."""
+    """Return a record's fields; none if cdcflow did not write it, so that the lease does not count as free."""
     try:
         found = json.loads(content)
     except ValueError:

@@ -1,7 +1,5 @@
-"""What is recorded of an attempt for monitoring:
-
-counts, spans, the results of its canaries and of its shadow checks. It decides nothing.
-"""
+"""Records an attempt's counts, its spans, and the results of its canaries and shadow checks, for monitoring. It decides
+nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +22,10 @@ OnEvent = Callable[[str, Mapping[str, object]], None]
 
 
 class Observed:
-    """Used by the loop's thread; `counts` may be read from any. Without canaries, checks and spans it only counts."""
+    """Counts what an attempt does, and passes events to its canaries, checks and spans, if it has any.
+
+    Used by the loop's thread; `counts` may be read from any.
+    """
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class Observed:
             self._spans.mark_asked_for(effect.token)
 
     def came(self, event: StreamEvent) -> None:
-        """The stream delivered this, and it is handled."""
+        """Note that this event of the stream was handled."""
         if self._freshness is not None and isinstance(event, MarkSeen):
             self._freshness.mark_arrived(event.token, self._windows)
         if self._shadow is not None:
@@ -63,7 +64,8 @@ class Observed:
                 self._spans.window_closed(fields)
 
     def record_append(self, run: Run | SpooledTransaction | HeldRun) -> int:
-        """The run's bytes, which are slow to add up."""
+        """Count a run that was appended, and return its bytes, so that they need not be added up again: that is
+        slow."""
         size = run.bytes
         self._bytes += size
         self._rows[run.kind] += run.rows
@@ -85,9 +87,9 @@ class Observed:
             self._spans.durable(cut)
 
     def prove(self, machine: Interleave, cut: int, durable_cut: int) -> None:
-        """Take the proof of a mark that has arrived. `cut` is the latest cut.
+        """Record the proof of a mark that has arrived, if everything before it is durable. `cut` is the latest cut.
 
-        Whether another cut follows is decided by rows: a spooled transaction counts no bytes.
+        Whether another cut follows is decided by rows, because a spooled transaction counts no bytes.
         """
         if self._freshness is not None and self._freshness.awaits_durability:
             next_cut = cut + (1 if self._rows_since_cut else 0)

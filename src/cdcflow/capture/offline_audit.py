@@ -28,7 +28,8 @@ Store = Callable[[Sequence[Mapping[str, Any]]], None]
 
 
 class LateTraces:
-    """Used by the capture's thread and by callers that give commands.
+    """Notes what happened while no log was open, until a log records it. Used by the capture's thread and by callers
+    that give commands.
 
     `load` and `store` keep the notes outside the process; they must not raise.
     """
@@ -41,13 +42,13 @@ class LateTraces:
         self._commands: list[Command] | None = None
 
     def begin(self, known: Sequence[CommandRecord]) -> None:
-        """Load what earlier processes noted, except what the log already has."""
+        """Load the notes of earlier processes, except those that the log already has as records."""
         there = {(one.at_us, one.op, one.asked_by) for one in known}
         with self._lock:
             self._commands = [one for one in self._load_commands() if (one.at_us, one.op, one.asked_by) not in there]
 
     def add(self, op: str, asked_by: str, outcome: OutcomeKind, reason: str | None, tables: Sequence[str] = ()) -> None:
-        """Note something that has happened now. `tables` were named; no row values."""
+        """Note something that has just happened. `tables`: the tables that the command named; no row values."""
         details = {"tables": ", ".join(tables)} if tables else {}
         told = Late(Outcome(None, outcome, reason))
         with self._lock:
@@ -55,9 +56,9 @@ class LateTraces:
             self._keep([*self._load_commands(), command][-KEPT_MAX:])
 
     def give(self, requests: SimpleQueue[Input]) -> None:
-        """Queue the notes before the other inputs of an attempt.
+        """Queue the notes in `requests`, before the other inputs of an attempt.
 
-        Notes that the previous attempt took and did not make durable are queued again; those it did not take are queued
+        Notes that the previous attempt took but did not make durable are queued again; those it did not take are queued
         once.
         """
         with self._lock:
@@ -67,7 +68,7 @@ class LateTraces:
             requests.put(given)
 
     def record_written(self, number: int) -> None:
-        """The record of the command with this id is durable."""
+        """Delete the note with this id, if it is one: its record is durable in the log."""
         if number < 0:
             with self._lock:
                 self._keep([one for one in self._load_commands() if one.id != number])

@@ -1,4 +1,4 @@
-"""Decides how fast rows may be read from a source: from what was measured, the limits, and the clock. Pure.
+"""Decides how fast rows may be read from a source, by measurements, limits, and the clock. Pure.
 
     hours, day's budget ─▶ closed: no range of a table is read until then; single rows still are
     gauges, commits ─────▶ above the limit: nothing is read; near it: windows take a smaller share of the time
@@ -40,7 +40,7 @@ Limit = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why reading is slower than it could be. `share`: of the time that windows may take; 0: nothing is read.
+    """A limit that slows reading. `share`: the share of the time that windows may take; 0: nothing is read.
 
     `until`: when that ends; None: as soon as the source is less busy. `spares_keys`: single rows are still read.
     `is_unmeasured`: something that has a limit cannot be measured.
@@ -56,7 +56,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The pace of reading, and why it is not the full one."""
+    """The pace of reading, and the reasons if it is not the full one."""
 
     pace: ReadingPace
     reasons: tuple[Reason, ...] = ()
@@ -69,7 +69,7 @@ class Decision:
 
     @property
     def until(self) -> datetime | None:
-        """When reading can continue at the earliest; None if it does, or if that depends on the source."""
+        """When reading can continue at the earliest; None if it is not held, or if that depends on the source."""
         held = [reason for reason in self.reasons if reason.share == 0]
         times = [reason.until for reason in held if reason.until is not None]
         return max(times) if held and len(times) == len(held) else None
@@ -78,7 +78,8 @@ class Decision:
 def decide(
     limits: ReadingLimits, load: SourceLoad, commits: CommitPace | None, used: DayUse, now: datetime
 ) -> Decision:
-    """The pace of reading. `commits`: None if there is no limit on them. `used`: what was read on the latest day."""
+    """Return the pace of reading. `commits`: None if they have no limit. `used`: how much was read on the
+    latest day."""
     reasons = (*_of_time(limits, used, now), *_of_load(limits.load, load), *_of_commits(commits))
     share = min((r.share for r in reasons if r.share > 0), default=1.0)
     pace = ReadingPace(
@@ -149,7 +150,7 @@ def _of_load(limits: LoadLimits, load: SourceLoad) -> Iterator[Reason]:
 
 
 def share_near(value: float, limit: float) -> float:
-    """The share of the time for windows: 1 up to `NEAR` of a limit, `SHARE_MIN` at it, 0 above it."""
+    """Return the share of the time for windows: 1 up to `NEAR` of a limit, `SHARE_MIN` at it, 0 above it."""
     if value > limit:
         return 0.0
     over = value - NEAR * limit
@@ -162,12 +163,12 @@ def share_near(value: float, limit: float) -> float:
 
 
 class CommitPace:
-    """Follows the duration of small commits, and sets the share of windows so that one in a hundred is slow.
+    """Follows the duration of small commits, and sets the share of windows so that one commit in a hundred is slow.
 
-    Slow is a commit that takes longer than `ratio` times the 99th percentile of commits while nothing is read. Each
+    A commit is slow if it takes longer than `ratio` times the 99th percentile of commits while nothing is read. Each
     slow one halves the share; each other one raises it by the 99th root of two. So the share stays the same where just
-    one of a hundred is slow: where the 99th percentile is at its limit. No window of samples and no average is needed,
-    and a single outlier costs two seconds.
+    one of a hundred is slow, which is where the 99th percentile is at its limit. No window of samples and no average is
+    needed, and a single outlier costs two seconds.
     """
 
     def __init__(self, ratio: float) -> None:
@@ -177,13 +178,13 @@ class CommitPace:
         self._threshold: float | None = None
 
     def add_base(self, seconds: float) -> None:
-        """A commit took this long, and nothing was read during it, nor just before."""
+        """Count a commit that took this long, while nothing was read, nor just before."""
         self._base.append(seconds)
         if len(self._base) % 20 == 0 or self._threshold is None:
             self._threshold = self.ratio * percentile(self._base) if self.is_known else None
 
     def add(self, seconds: float) -> None:
-        """A commit took this long."""
+        """Count a commit that took this long, and change the share of windows accordingly."""
         if self._threshold is None:
             return
         slow = seconds > self._threshold
@@ -192,7 +193,7 @@ class CommitPace:
 
     @property
     def is_known(self) -> bool:
-        """Enough commits without reading were measured."""
+        """Whether enough commits were measured while nothing was read."""
         return len(self._base) >= BASE_COMMITS_MIN
 
     @property
@@ -201,7 +202,7 @@ class CommitPace:
 
     @property
     def threshold_s(self) -> float | None:
-        """A commit that takes longer is slow. None: unknown so far."""
+        """The duration in seconds above which a commit is slow; None if it is unknown so far."""
         return self._threshold
 
     @property
@@ -210,7 +211,7 @@ class CommitPace:
 
 
 def percentile(values: deque[float]) -> float:
-    """The 99th percentile."""
+    """Return the 99th percentile of the values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, math.ceil(len(ordered) * (1 - SLOW_ALLOWED)) - 1)]
 

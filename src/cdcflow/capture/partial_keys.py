@@ -1,4 +1,4 @@
-"""The keys of rows without all of their columns, as the log knows them: a new machine and a resumed table need them."""
+"""Looks up, in the log, the keys of rows that lack columns: a new machine and a resumed table need them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cdcflow.model.table import Table, TableId
 
 
 class PartialKeys:
-    """Queries the log. `tables` are those captured now."""
+    """Queries the log for the keys of partial rows. `tables`: the tables captured now."""
 
     def __init__(self, log: Log, tables: Sequence[Table], on_event: OnEvent) -> None:
         self._log = log
@@ -23,7 +23,7 @@ class PartialKeys:
         self._on_event = on_event
 
     def of(self, table: TableId, progress: Progress) -> KeySet | None:
-        """The keys of a table's partial rows in the log; None if the log no longer has them all."""
+        """Return the keys of a table's partial rows in the log; None if they are no longer all known."""
         known = progress.tables[table]
         try:
             for order in known.to_repair:
@@ -35,7 +35,8 @@ class PartialKeys:
             return None
 
     def _with_ordered(self, table: TableId, found: KeySet, text: str | None) -> KeySet:
-        """These keys, and those that operators requested to be read again, which are not in the log's rows."""
+        """Return these keys and those that operators requested to be read again (`text`), which are not in the log's
+        rows."""
         if text is None:
             return found
         ordered = KeySet.from_text(text)
@@ -48,7 +49,7 @@ class PartialKeys:
             raise KeysUnknown(f"rows of {table} are to be {wanted} by a key that it no longer has")
 
     def looked_up(self, request: Input, progress: Progress) -> Input:
-        """The request with what only the log knows: a resumed table's keys of partial rows."""
+        """Return the request with facts that only the log has: for a resumed table, the keys of its partial rows."""
         match request:
             case Command():
                 return replace(request, orders=tuple(self._with_keys(order, progress) for order in request.orders))

@@ -1,9 +1,8 @@
-"""What changed settings will do before they do it: tables, settings, cost. Pure.
+"""Predicts what changed settings will do, before they are applied: tables, settings, cost. Pure.
 
-settings in use ─┐                       ┌─ tables: added, captured again, read again, excluded, unchanged
-settings file ───┼─▶ settings.changes ──▶│  settings: how each is applied, or why it is refused
-log's progress ──┤                       │  cost: rows and bytes to read, time, log that the source retains until then
-source's preview ┘                       └─ warnings: where more is done than was requested
+settings in use ─┐ ┌─ tables: added, captured again, read again, excluded, unchanged settings file ───┼─▶
+settings.changes ──▶│ settings: how each is applied, or why it is refused log's progress ──┤ │ cost: rows and bytes to
+read, time, log that the source retains until then source's preview ┘ └─ warnings: where more is done than was requested
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ READS: tuple[Action, ...] = ("added", "captured again", "read again")
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """What will happen to one table, and why. `rows`, `bytes`: estimates of what is read of it (None: unknown).
+    """What will happen to one table, and why. `rows`, `bytes`: estimates of how much of it is read (None: unknown).
 
     `merged`: it has a current-state table in the warehouse (None: unknown without Spark).
     """
@@ -48,7 +47,7 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Something that this log cannot continue with, and what to do."""
+    """A setting that this log cannot continue with, and what to do about it."""
 
     text: str
     remedy: str = ""
@@ -56,10 +55,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Known rates:
+    """Known rates, for estimates. None: unknown.
 
-    rows a second that backfills read recently, the limit on it per table (0: no limit), and bytes a second by which the
-    source's log grows. None: unknown. `calendar`: when rows may be read (None: at any time).
+    `rows_per_second`: how fast backfills read recently. `rows_per_second_max`: the limit on that per table (0: no
+    limit). `log_bytes_per_second`: how fast the source's log grows. `calendar`: when rows may be read (None: at any
+    time).
     """
 
     rows_per_second: float | None = None
@@ -70,7 +70,8 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Estimates of what reading tables will take. None: unknown; with `rows_at_least` the rest is unknown as well."""
+    """Estimates of the cost of reading tables. None: unknown. `rows_at_least` and `bytes_at_least` are the known part
+    of an unknown total."""
 
     rows: int | None
     bytes: int | None
@@ -82,8 +83,11 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a settings file will do. `is_running`: a daemon applies it; otherwise the next `cdcflow run` does. `limits`:
-    on the log that the source keeps, if tables are read (None: unknown)."""
+    """What a settings file will do.
+
+    `is_running`: a daemon applies it; otherwise the next `cdcflow run` does. `limits`: the limits on the log that the
+    source keeps, if tables are read (None: unknown).
+    """
 
     is_running: bool
     tables: tuple[TablePlan, ...]
@@ -104,8 +108,8 @@ class Plan:
 
     @property
     def ends_attempt(self) -> bool:
-        """Whether the changes need a new capture: the running one then ends at a cut, and the new one continues there.
-        Otherwise the running one applies all changes."""
+        """Whether the changes need a new attempt: the running one then ends at a cut, and the new one continues after
+        it. Otherwise the running one applies all changes."""
         return any(c.taken == "next cut" for c in self.settings)
 
     def to_json(self) -> dict[str, object]:
@@ -151,7 +155,7 @@ def plan(
 
 
 def cost(tables: Sequence[TablePlan], rates: Rates) -> Cost:
-    """What reading these tables takes."""
+    """Estimate the cost of reading these tables."""
     rows, size = _total([t.rows for t in tables]), _total([t.bytes for t in tables])
     at_least = sum(t.rows or 0 for t in tables), sum(t.bytes or 0 for t in tables)
     seconds = None if rows is None else _seconds(rows, [t.rows or 0 for t in tables], rates)
@@ -260,7 +264,8 @@ def _rows_from(tables: Sequence[TablePlan], server: str) -> Iterator[str]:
 
 
 def _lacking(preview: Preview | None, progress: Progress, tables: Sequence[TablePlan]) -> Iterator[str]:
-    """Tables whose changes are missing, and stay so, and those whose next changes will be."""
+    """Return warnings about tables whose changes are missing and remain so, or will be missing as soon as one
+    arrives."""
     read = {table.name for table in tables if table.is_read}
     for table, known in progress.tables.items():
         if known.lacks_changes and known.gap is not None and str(table) not in read:
@@ -272,7 +277,7 @@ def _lacking(preview: Preview | None, progress: Progress, tables: Sequence[Table
 
 
 def _outlasting(costs: Cost, limits: Sequence[LogLimit]) -> Iterator[str]:
-    """Limits on the source's log that reading the tables takes longer than, or may."""
+    """Return warnings about limits on the source's log that are shorter, or may be, than reading the tables takes."""
     for limit in limits:
         if limit.age_s and costs.seconds is not None and costs.seconds > limit.age_s:
             yield _too_short(limit, f"reading the tables takes about {_hours(costs.seconds)}", _hours(limit.age_s))

@@ -1,4 +1,4 @@
-"""How long a backfill takes if it may read only at some hours, or a limited amount in a day. Pure."""
+"""Estimates how long a backfill takes if it may read only at some hours, or a limited amount in a day. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ STEPS_MAX = 400
 
 @dataclass(frozen=True, slots=True)
 class ReadingCalendar:
-    """The hours and the budget of `limits`, beginning `now`, with nothing read today. How busy the source will be is
-    unknown, so limits on that are ignored."""
+    """When rows may be read according to `limits`, by their hours and their day's budget, starting `now` with nothing
+    read today.
+
+    It ignores limits on the source's load, because how busy the source will be is unknown.
+    """
 
     limits: ReadingLimits
     now: datetime
@@ -28,7 +31,8 @@ class ReadingCalendar:
         return None if hours is None or hours.is_open(self.now) else hours.changes_at(self.now)
 
     def elapsed_s(self, seconds: float, rows: int, size: int | None) -> float:
-        """The seconds until this is read: `rows` rows of `size` bytes (None: unknown), in `seconds` of reading."""
+        """Return the seconds from now until `rows` rows of `size` bytes in all (None: unknown), which take `seconds` of
+        reading, are read."""
         per_day_s = self._seconds_per_day(seconds, rows, size)
         left_s, at, of_today_s = seconds, self.now, per_day_s
         for _ in range(STEPS_MAX):
@@ -51,7 +55,7 @@ class ReadingCalendar:
         return (True, None) if hours is None else (hours.is_open(at), hours.changes_at(at))
 
     def _seconds_per_day(self, seconds: float, rows: int, size: int | None) -> float:
-        """For how long a day's budget lasts."""
+        """Return for how many seconds of reading a day's budget lasts."""
         day = self.limits.day
         lasts = [math.inf if day.seconds is None else day.seconds]
         lasts += [seconds * day.rows / rows] if day.rows is not None and rows else []

@@ -1,4 +1,5 @@
-"""Operators' requests to a capture, as commands for the machine, and its outcomes as the answer for every interface."""
+"""Translates operators' requests into commands for the machine, and its outcomes into the answer for every
+interface."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ class Arguments:
     reset: bool = False
 
     def details(self, orders: Sequence[Order]) -> dict[str, object]:
-        """The arguments that are stored in the log: no keys and no predicate, because they are values of rows."""
+        """Return the arguments that are stored in the log: no keys and no predicate, because they are values of
+        rows."""
         found = {
             "priority": self.priority,
             "rows_per_second_max": self.rows_per_second_max,
@@ -61,7 +63,7 @@ NO_ARGUMENTS = Arguments()
 
 
 def orders_of(attempt: Attempt, op: str, names: Sequence[str], told: Arguments) -> tuple[Order, ...]:
-    """The machine's commands for an operation on tables (no names: all that are captured).
+    """Return the machine's commands for an operation on tables (no names: all that are captured).
 
     Raises:
         ConfigurationError: an unknown table or operation, nothing to adjust, or keys that do not fit the table.
@@ -178,7 +180,7 @@ def _check_count(attempted: str, table: TableId, found: KeySet) -> None:
 def answer_json(
     op: str, outcomes: Sequence[Outcome], *, number: int | None = None, durable: bool = False
 ) -> dict[str, object]:
-    """The answer to a command, for every interface."""
+    """Return the answer to a command, for every interface."""
     told = {
         str(o.table or "capture"): {"outcome": o.outcome, **({"reason": o.reason} if o.reason else {})}
         for o in outcomes

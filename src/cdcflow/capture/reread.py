@@ -1,4 +1,4 @@
-"""Requests that a checkpoint's `source` carries until the cut that has them: read all tables, or some, again."""
+"""Requests to read all tables or some again, which a checkpoint's `source` carries until a cut has the commands."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ _TABLES = _REREAD, _RETRIED = "reread", "retried"
 
 @dataclass(frozen=True, slots=True)
 class StoredOrders:
-    """What is left to do after a start, stored in a checkpoint's `source` next to the source's own state.
+    """The tables still to be read again after a start, stored in a checkpoint's `source` next to the source's own
+    state.
 
-    A crash between the checkpoint and the cut that holds the commands loses neither. `history`: see above; "": nothing
-    is lost. `reread`: the tables that a backfill reads again because settings changed.
+    A crash between the checkpoint and the cut that holds the commands loses neither. `history`: `LOST` or `KEPT` after
+    a gap, "" if no history is lost. `reread`: the tables that a backfill reads again because settings changed.
     """
 
     history: str = ""
@@ -40,7 +41,7 @@ class StoredOrders:
         return tables | ({_HISTORY: self.history} if self.history else {})
 
     def tables_to_read(self, progress: Progress) -> tuple[TableId, ...]:
-        """The tables that other settings decoded, or whose backfill failed with other settings.
+        """Return the tables whose values other settings produced, or whose backfill failed with other settings.
 
         Tables that no backfill was ever requested for are not among them.
         """
@@ -51,22 +52,23 @@ class StoredOrders:
 
 
 def without_orders(source: Mapping[str, str]) -> dict[str, str]:
-    """The source's own state: `source` without what `StoredOrders` writes."""
+    """Return the source's own state: `source` without the fields that `StoredOrders` writes."""
     return {name: value for name, value in source.items() if name not in (*_TABLES, _HISTORY)}
 
 
 def is_read_again(known: TableProgress) -> bool:
-    """Whether a changed setting for its values requires reading the table again: it has rows, or failed."""
+    """Whether a changed setting for a table's values requires reading it again: the log has rows of it, or its backfill
+    failed."""
     return has_rows(known) or known.state == "failed"
 
 
 def has_rows(known: TableProgress) -> bool:
-    """Whether the log has rows of it that a backfill read, or will get some."""
+    """Whether the log has rows of the table that a backfill read, or will get some."""
     return known.state in ("waiting", "reading", "paused", "done") or known.whole_since is not None
 
 
 def orders(tables: tuple[TableId, ...], progress: Progress) -> list[Input]:
-    """The inputs that have these tables read again; a paused one is read when it is resumed."""
+    """Return the inputs that have these tables read again; a paused table is read when it is resumed."""
     paused = [Pause(table) for table in tables if progress.tables[table].state == "paused"]
     return [Backfill(tables), *paused] if tables else []
 
@@ -78,7 +80,10 @@ def is_kept(known: TableProgress | None) -> bool:
 
 def is_comparable(known: TableProgress, table: Table, logged: Table | None) -> bool:
     """Whether a table at another server can be compared with the rows that the log has: it counts as the same table,
-    with the same columns. `logged`: the shape of its latest rows in the log (`None` without rows)."""
+    with the same columns.
+
+    `logged`: the shape of its latest rows in the log (None if the log has no rows of it).
+    """
     is_same_table = known.incarnation == table.incarnation
     return is_same_table and (logged is None or logged.has_columns_of(table))
 
@@ -91,10 +96,10 @@ def in_doubt(
     by: str = "",
     keeps: Callable[[TableProgress, Table], bool] = lambda known, table: True,
 ) -> dict[str, object]:
-    """The progress after a gap in the history that began at position `before`.
+    """Return the progress after a gap in the history that began at position `before`.
 
     Tables with a key that were completely read, and that `keeps` allows, are unverified from now on; the others are as
-    `unread` leaves them. `by`: see `Gap`.
+    `unread` returns them. `by`: see `Gap`.
     """
     keyed = {table.id: table for table in tables if table.key}
     known = Progress.from_json(after.progress)
@@ -119,7 +124,7 @@ def in_doubt(
 
 
 def is_whole(known: TableProgress) -> bool:
-    """Whether the log has every row of a table, which was read in chunks."""
+    """Whether the log has every row of the table, which was read in chunks (not in a single whole one)."""
     return known.state == "done" and not known.whole and _has_all(known)
 
 
@@ -132,7 +137,7 @@ def _base(known: TableProgress) -> str:
 
 
 def unread(progress: Mapping[str, object]) -> dict[str, object]:
-    """The progress after a gap in the history: no table counts as done before it is read again."""
+    """Return the progress after a gap in the history: no table counts as done until it is read again."""
     known = Progress.from_json(progress)
     return replace(known, tables={t: _unread(p) for t, p in known.tables.items()}).to_json()
 

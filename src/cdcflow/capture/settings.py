@@ -51,7 +51,7 @@ class CaptureSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """Settings with this number, which an attempt began with and which have not captured yet.
+    """New settings, with their number, which an attempt began with and with which it has not captured yet.
 
     `before`: the previous settings; `was_live`: a capture ran with those, and did not wait for its source.
     """
@@ -62,7 +62,7 @@ class _Tried:
 
 
 class SettingsInUse:
-    """Counts settings from 1. May be used from any thread."""
+    """The settings in use and those that wait, numbered from 1. May be used from any thread."""
 
     def __init__(self, settings: CaptureSettings) -> None:
         self._lock = threading.Lock()
@@ -74,7 +74,7 @@ class SettingsInUse:
 
     @property
     def number(self) -> int:
-        """The number of those in use."""
+        """The number of the settings in use."""
         return self._number
 
     @property
@@ -93,7 +93,7 @@ class SettingsInUse:
             return self._given
 
     def take(self) -> CaptureSettings:
-        """Those for the attempt that begins now."""
+        """Return the settings for the attempt that begins now."""
         with self._lock:
             if self._waiting is not None:
                 number, settings, was_live = self._waiting
@@ -104,7 +104,7 @@ class SettingsInUse:
             return self._in_use
 
     def keep(self) -> bool:
-        """An attempt captures with the settings in use. Return False if they are not new."""
+        """Note that an attempt captures with the settings in use. Return False if they are not new."""
         with self._lock:
             if self._tried is None:
                 return False
@@ -112,10 +112,11 @@ class SettingsInUse:
             return True
 
     def give_up(self, error: CdcflowError) -> bool:
-        """An attempt ended with this error. Return true if it rejects new settings for the previous ones.
+        """Note that an attempt ended with this error. Return true if new settings are therefore rejected for the
+        previous ones.
 
-        It does if the settings are new and the attempt had not captured yet. If the source does not answer and did not
-        answer with the previous settings either, the new ones stay and the capture waits.
+        They are if they are new and the attempt had not captured yet. If the source does not answer and did not answer
+        with the previous settings either, the new ones stay and the capture waits.
         """
         with self._lock:
             tried = self._tried
@@ -128,7 +129,8 @@ class SettingsInUse:
             return True
 
     def status(self) -> dict[str, object]:
-        """`number` of those in use, `given` of the latest; `refused` explains why the latest were rejected."""
+        """Return `number` of the settings in use and `given` of the latest; `refused` explains why the latest were
+        rejected."""
         with self._lock:
             refused = {"refused": dict(self.refusal)} if self.refusal else {}
             return {"number": self._number, "given": self._given, **refused}

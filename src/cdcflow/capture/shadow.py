@@ -66,9 +66,10 @@ _SPREAD = 2654435761  # 2^32 divided by the golden ratio: consecutive multiples 
 
 @dataclass(slots=True, eq=False)
 class _Sample:
-    """A decoded row. `row_version` is that of its table's rows then; `again_at`: when it is read once more.
+    """A decoded row to compare with the source. `row_version`: the version of its table's rows when it was decoded.
 
-    `token`: its mark, once it is read; `shown` is what the source showed, empty if there was no such row.
+    `again_at`: when it is read once more. `token`: the mark sent after it was read; `shown`: the row as the source
+    showed it, empty if the source had no such row.
     """
 
     table: Table
@@ -87,17 +88,19 @@ class _Sample:
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """`generation` counts the table's backfills: a newer one replaces what was decoded wrong."""
+    """A difference that was found in a table. `generation` counts the table's backfills: a newer one replaces wrong
+    rows."""
 
     generation: int
     text: str
 
 
 class Shadow:
-    """The shadow checks of a capture: one at a time, at most one per `every_s` (None: off). `tell` gets the event.
+    """The shadow checks of a capture: one at a time, at most one per `every_s` (None: off). `tell` gets events about
+    them.
 
-    `read` is called from a task's thread, `counts` and `states` from any, the rest from the loop's. Differences outlive
-    attempts.
+    `read` is called from a task's thread, `counts` and `states` from any, the other methods from the loop's.
+    Differences outlive attempts.
     """
 
     def __init__(self, every_s: float | None, tell: Callable[[str, Mapping[str, object]], None]) -> None:
@@ -116,9 +119,9 @@ class Shadow:
         self._differences: dict[TableId, _Difference] = {}
 
     def begin(self, tables: Sequence[Table], epoch: Epoch) -> None:
-        """A new attempt captures these tables.
+        """Begin a new attempt, which captures these tables.
 
-        Its stream begins earlier, so it cannot use a sample of the previous attempt.
+        Its stream begins earlier than the previous attempt's ended, so a sample of that attempt is dropped.
         """
         with self._lock:
             self._prefix, self._progress = f"shadow {epoch}", Progress({})
@@ -130,7 +133,7 @@ class Shadow:
     # ── from the stream ─────────────────────────────────────────────────────────────────────────────────────
 
     def came(self, event: StreamEvent) -> None:
-        """The stream delivered this: in the order of the source's log, whatever a window holds back."""
+        """Take an event of the stream, in the order of the source's log, even if a window holds its rows back."""
         if self.every_s is None and self._sample is None:
             return
         found: _Sample | None = None
@@ -151,7 +154,7 @@ class Shadow:
             self._compare(found)
 
     def _drop_if_touched(self, run: object) -> None:
-        """Drop the sample if this touches its row."""
+        """Drop the sample if this run touches its row."""
         sample = self._sample
         if sample is None:
             return
@@ -162,7 +165,7 @@ class Shadow:
             self._forget(sample)
 
     def _take(self, run: object) -> None:
-        """Keep a row of this run, if one is due; or of a table that has waited longer than the others."""
+        """Keep a row of this run as the sample if one is due, or if its table has waited longer than the others."""
         if self.every_s is None or not isinstance(run, Run) or (self._sample is not None and self._sample.is_asked):
             return
         latest = max(self._asked.values(), default=0)
@@ -177,7 +180,8 @@ class Shadow:
                 return
 
     def _of(self, run: Run, batch: ChangeBatch) -> _Sample | None:
-        """A row of this batch that is complete, and that no later row of the run changes."""
+        """Return a row of this batch that is complete and that no later row of the run changes; None if it
+        finds none."""
         table, rows = batch.table, batch.rows
         known = self._progress.tables.get(table.id)
         if known is None or known.state != "done" or not _is_compared(table):
@@ -268,9 +272,9 @@ class Shadow:
         return compared
 
     def _compare_rows(self, sample: _Sample, source: Source) -> RowsCompared | None:
-        """The rows' version in the source's catalog, compared with the sample's.
+        """Compare the rows' version in the source's catalog with the sample's.
 
-        None if the machine's has changed since.
+        None if the version in the machine's progress has changed since.
         """
         known = self._progress.tables.get(sample.table.id)
         if known is None or (known.generation, known.row_version) != (sample.generation, sample.row_version):
@@ -286,7 +290,7 @@ class Shadow:
                 sample.again_at = self._now + AGAIN_S
 
     def _keep(self, sample: _Sample, token: Token, found: ChunkRead) -> bool:
-        """Store what the source showed. Return whether the sample was kept; its mark may arrive from now on."""
+        """Store the row that the source showed. Return whether the sample was kept; its mark may arrive from now on."""
         run = found.run
         assert run is None or isinstance(run, Run)  # noqa: S101 - rows read by key are in memory
         with self._lock:
@@ -313,7 +317,7 @@ class Shadow:
         self._tell(DIFFERENCE, {**fields, "transaction": sample.xid, "remedy": remedy})
 
     def event_compared(self, found: EventComparison) -> None:
-        """A row event was also decoded by another library."""
+        """Record the result of decoding a row event with another library as well."""
         what = " and ".join(
             [f"differs in {', '.join(found.columns)}"] * bool(found.columns) + [found.failure] * bool(found.failure)
         )
@@ -341,7 +345,8 @@ class Shadow:
             return dict(self._counts)
 
     def states(self, progress: Progress) -> dict[str, dict[str, object]]:
-        """`shadow_difference` for each table with a sample that differed, until a newer backfill of it has begun."""
+        """Return `shadow_difference` for each table with a sample that differed, until a newer backfill of the table
+        has begun."""
         with self._lock:
             return {
                 str(table): {"shadow_difference": found.text}
@@ -351,8 +356,11 @@ class Shadow:
 
 
 def _is_compared(table: Table) -> bool:
-    """Whether rows of the table can be distinguished by a key that Arrow compares as the server does, and found by it:
-    nothing leads back from a hash."""
+    """Whether rows of the table can be checked: it has a key that Arrow compares as the server does, and that finds the
+    row.
+
+    A hashed key does not: the row cannot be found by its hash.
+    """
     types = [c.type for c in table.columns if c.name in table.key]
     is_found = not any(
         t.source == HASHED or pa.types.is_nested(t.arrow) or pa.types.is_floating(t.arrow) for t in types
@@ -361,7 +369,7 @@ def _is_compared(table: Table) -> bool:
 
 
 def _has_key(rows: pa.RecordBatch, one: pa.RecordBatch, table: Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which of the rows have the key of `one`."""
+    """Return a mask of the rows that have the key of the row `one`."""
     same = np.ones(rows.num_rows, np.bool_)
     for name in table.key:
         same &= pc.equal(rows.column(name), one.column(name)[0]).fill_null(False).to_numpy(zero_copy_only=False)
@@ -369,7 +377,7 @@ def _has_key(rows: pa.RecordBatch, one: pa.RecordBatch, table: Table) -> np.ndar
 
 
 def _touches(batch: ChangeBatch, sample: _Sample) -> bool:
-    """Whether this changes the sample's row, or the table's definition. A truncate's key is NULL."""
+    """Whether the batch changes the sample's row, or the table's definition. A truncate's key is NULL."""
     if batch.table.id != sample.table.id:
         return False
     if batch.table != sample.table:
@@ -384,25 +392,27 @@ def _is_hidden(xid: int, found: ChunkRead) -> bool:
 
 
 def _is_another(table: Table, shape: object) -> bool:
-    """Whether its columns differ from those of the sample. A column's default for older rows does not count."""
+    """Whether a shape is not the table's: another table, key or columns. A column's default for older rows does not
+    count."""
     if not isinstance(shape, Table) or shape.incarnation != table.incarnation or shape.key != table.key:
         return True
     return [(c.name, c.number, c.type) for c in shape.columns] != [(c.name, c.number, c.type) for c in table.columns]
 
 
 def _changed_columns(decoded: pa.RecordBatch, shown: pa.RecordBatch, table: Table) -> list[str]:
-    """The columns in which the source shows a row differently. Its person may have been erased in between."""
+    """Return the columns in which the source shows a row differently, except values of a person who was erased in
+    between."""
     erased = {c.name for c in table.columns if c.type.source == ERASABLE and shown.column(c.name).null_count}
     return [name for name in differing(decoded, shown, table) if name not in erased]
 
 
 def differing(decoded: pa.RecordBatch, shown: pa.RecordBatch, table: Table) -> list[str]:
-    """The columns in which two batches of one table differ; floats by their bits, except that NaN equals NaN."""
+    """Return the columns in which two batches of one table differ; floats by their bits, except that NaN equals NaN."""
     return [n for n in table.row_schema.names if not same_values(decoded.column(n), shown.column(n))]
 
 
 def same_values(a: pa.Array, b: pa.Array) -> bool:
-    """Whether two arrays hold the same values. NULL is one."""
+    """Whether two arrays hold the same values. NULL equals NULL."""
     if a.type != b.type or len(a) != len(b) or not a.is_null().equals(b.is_null()):
         return False
     if pa.types.is_struct(a.type):
@@ -423,7 +433,7 @@ def _bits(values: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 
 
 class EventChecks:
-    """Has row events compared with another library's decoding: at most one each `every_s`, if the source supports it.
+    """Has row events compared with another library's decoding: at most one per `every_s`, if the source supports it.
 
     `on_compared` is called from a task's thread.
     """

@@ -1,4 +1,4 @@
-"""The loop's periodic requests to the source: a heartbeat, and whether its tables have changed."""
+"""The loop's periodic requests to the source: a heartbeat, and a check whether its tables have changed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from cdcflow.model.table import Table, TableId
 
 
 class TablesChanged(Exception):
-    """The list of captured tables has changed; the next attempt uses the new one."""
+    """Ends an attempt because the list of captured tables has changed; the next attempt uses the new list."""
 
 
 class _Check:
-    """A check, and the interval between its end and its next begin.
+    """A periodic check. `every_s`: the interval between the end of one run and the beginning of the next.
 
     Checks that take longer than their interval must not queue: the backfill's chunks would wait for all of them.
     """
@@ -49,9 +49,9 @@ class _Check:
 
 
 class SourceLooks:
-    """Sends periodic checks as tasks when they are due. Their results are answers of `tasks`.
+    """Sends periodic checks as tasks when they are due. Their results are among the answers of `tasks`.
 
-    `tables` are those captured now; `progress` returns the machine's when a check runs.
+    `tables`: the tables captured now; `progress` returns the machine's progress when a check runs.
     """
 
     def __init__(
@@ -97,6 +97,6 @@ class SourceLooks:
 
 
 def known_rows(progress: Progress) -> dict[TableId, KnownRows]:
-    """The versions of the rows of tables that were read, are being read, or will be read."""
+    """Return the row versions of the tables that were read, are being read, or will be read."""
     read = {t: p for t, p in progress.tables.items() if p.state == "done" or p.active}
     return {t: KnownRows(p.generation, p.row_version) for t, p in read.items()}

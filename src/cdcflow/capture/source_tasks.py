@@ -1,4 +1,5 @@
-"""What the machine requests of the source outside the stream: plans, marks, chunks, snapshots, on a few threads.
+"""Carries out the machine's requests to the source outside the stream: plans, marks, chunks, snapshots, on a few
+threads.
 
 Each answer is an input for the machine. A task that fails is an answer too (`ChunkFailed`): the machine abandons the
 window and continues; only a contradiction in cdcflow itself ends the attempt.
@@ -43,11 +44,11 @@ class SourceTasks:
         self._pool.submit(self._answer, lambda: self._run(task), _table_of(task))
 
     def call(self, work: Callable[[], Input | None]) -> None:
-        """Run something else that needs a connection (a heartbeat); it may return an input for the machine, or None."""
+        """Run other work that needs a connection (a heartbeat); it may return an input for the machine, or None."""
         self._pool.submit(self._answer, work, None)
 
     def answers(self) -> list[Input]:
-        """The answers since the last call. Raises an error that no answer can express."""
+        """Return the answers since the last call. Raises an error that no answer can express."""
         found: list[Input] = []
         while True:
             try:
@@ -99,7 +100,7 @@ class SourceTasks:
 
 
 def _of_backfill(reason: str, table: TableId) -> str:
-    """An error's text for a table whose backfill fails because of it.
+    """Return an error's text, with the remedy that fits a table whose backfill fails because of the error.
 
     The capture continues, and a start reads the table again only if a setting for its values was changed.
     """

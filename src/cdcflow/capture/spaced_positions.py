@@ -1,7 +1,8 @@
-"""Positions without changes, at most ten a second.
+"""Limits positions without changes to ten a second.
 
 A server that is busy with other tables or databases reports its position hundreds of times a second. Each report would
-be a cut, which is written and synced: a disk at work and a gigabyte of journals a day for a table that does not change.
+be a cut, which is written and synced: that would keep the disk busy, and write a gigabyte of journals a day for a table
+that does not change.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ SPACE_S = 0.1
 
 
 class SpacedPositions:
-    """Holds back a position that follows too soon. A change takes its place: it has a later one."""
+    """Holds back a position that follows too soon. A change that arrives replaces it, because its position is later."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -24,7 +25,8 @@ class SpacedPositions:
         self._next_s = clock()
 
     def after(self, events: Sequence[StreamEvent]) -> Sequence[StreamEvent]:
-        """What to handle now: the events that have arrived, or a position that was held back and is due."""
+        """Return the events to handle now: the events that have arrived, or a position that was held back and
+        is due."""
         alone = [event for event in events if isinstance(event, Advanced)]
         if len(alone) < len(events):
             self._held = None

@@ -1,7 +1,7 @@
-"""How long a cut and a window took, for tracing. Nothing is recorded while tracing is off.
+"""Measures how long a cut and a window took, for tracing. Nothing is recorded while tracing is off.
 
-cut     from its first row, or from the cut itself if it has no rows, until it is durable
-window  from its low mark until it is closed
+cut from its first row, or from the cut itself if it has no rows, until it is durable window from its low mark until it
+is closed
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Spans:
         self._began, self._rows, self._bytes = None, 0, 0
 
     def durable(self, cut: int) -> None:
-        """All cuts up to this one are durable now."""
+        """End the spans of all cuts up to this one, which are durable now."""
         while self._cuts and self._cuts[0][0] <= cut:
             number, began, rows, size = self._cuts.popleft()
             about = {"cdcflow.cut": number, "cdcflow.epoch": self._epoch, "cdcflow.rows": rows, "cdcflow.bytes": size}
             self._on_span("cut", began, self._now_ns(), about)
 
     def mark_asked_for(self, token: Token) -> None:
-        """A mark is to be written; a low one opens a window."""
+        """Note that a mark is to be written; a low mark opens a window."""
         number = window_number(token, self._epoch)
         if number is not None and token.text.endswith("/low"):
             self._window = number, self._now_ns()

@@ -1,4 +1,4 @@
-"""The checkpoint that an attempt starts from, durable in the log before anything is read from there."""
+"""The checkpoint that an attempt starts from, made durable in the log before the source's log is read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def prepare_position(
 ) -> Checkpoint:
     """Have the source create or check the log's position, and store its answer. Durable on return.
 
-    `keep_rows`: where history is lost, tables with a key that were completely read keep their rows, unverified.
+    `keep_rows`: if history is lost, tables with a key that were completely read keep their rows, unverified.
 
     Raises:
         HistoryLost, ConfigurationError: see `cdcflow.ports.Source.prepare`.
@@ -75,8 +75,10 @@ def move_position(
 
 
 def _store(source: Source, log: Log, prepared: Prepared, epoch: Epoch, on_event: OnEvent, *, keeps: bool) -> Checkpoint:
-    """Store where a capture begins, and what is left to do. `keeps`: after a gap, tables that can be compared keep
-    their rows."""
+    """Store where a capture begins, and which tables are still to be read again.
+
+    `keeps`: after a gap, tables that can be compared keep their rows.
+    """
     before = log.checkpoint
     orders = StoredOrders.read(before.source)
     # The orders stay in the checkpoint until the cut that holds the commands: otherwise a crash between the two would
@@ -106,7 +108,7 @@ def _store(source: Source, log: Log, prepared: Prepared, epoch: Epoch, on_event:
 def _in_doubt(
     source: Source, log: Log, before: Checkpoint, after: Checkpoint, *, is_moved: bool
 ) -> Mapping[str, object]:
-    """The progress after a gap, in which tables keep their rows."""
+    """Return the progress after a gap, in which tables that can be compared keep their rows."""
     since, tables = position_text(before.position) or "", source.tables()
     if not is_moved:
         return reread.in_doubt(after, since, tables)
@@ -118,11 +120,12 @@ def _in_doubt(
 
 
 def _with_gap(progress: Mapping[str, object], before: Checkpoint, after: Checkpoint) -> dict[str, object]:
-    """The progress with the record that nothing is known between the positions of two checkpoints."""
+    """Return the progress with the record of a gap between the positions of two checkpoints."""
     positions = (position_text(before.position) or "", position_text(after.position) or "")
     return Progress.from_json(progress).with_gap(int(time.time() * 1e6), *positions, after.next_offset).to_json()
 
 
 def _still_captured(left: TablesToReread, source: Source) -> TablesToReread:
-    """Those of an earlier start that no cut has, without the tables that are no longer captured."""
+    """Return the tables to reread that an earlier start left and no cut has, without those that are no longer
+    captured."""
     return left.only(frozenset(t.id for t in source.tables())) if left else left

@@ -1,14 +1,14 @@
-"""When a process may count on a lease, and when a standby may take it: the rules, without clock, thread or connection.
+"""Decides when a process may count on a lease, and when a standby may take it, without clock, thread or connection.
 
     holder    renew ──────ask─────answer─────────────────▶ until ask + ttl          then it stops by itself
     standby          sees the renewal ───────────────────────────▶ seen + ttl + margin: becomes active
 
-The holder counts from before its request, the standby from after it saw a renewal. So, if both
-clocks run at about the same speed, the holder has stopped counting on the lease before a standby takes it. No time of
-day is compared, so a clock that is set forward or back has no effect.
+The holder counts from before its request, the standby from after it saw a renewal. So, if both clocks run at about the
+same speed, the holder has stopped counting on the lease before a standby takes it. No time of day is compared, so a
+clock that is set forward or back has no effect.
 
-A holder that was suspended between the check and the write counts on it for too long. The epoch of the log stops that
-one (`cdcflow.log.disk.lease`).
+A holder that was suspended between the check and the write counts on the lease for too long. The epoch of the log stops
+it (`cdcflow.log.disk.lease`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Term:
     held_until: float | None = None
 
     def record_answer(self, asked_at: float, *, held: bool) -> None:
-        """The lease was requested at `asked_at`, and this is the answer."""
+        """Record the answer to a request for the lease that was sent at `asked_at`."""
         self.held_until = asked_at + self.ttl_s if held else None
 
     def is_held(self, now: float) -> bool:
@@ -38,21 +38,21 @@ class Term:
 
 @dataclass(slots=True)
 class Sighting:
-    """What a standby has seen of a lease by time: the latest record, and for how long it has been the latest."""
+    """What a standby has seen of a lease that expires: the latest record, and for how long it has been the latest."""
 
     ttl_s: float
     number: int = -1
     seen_at: float = 0.0
 
     def see(self, number: int, now: float) -> None:
-        """The record with this number was the latest; the answer arrived at `now`."""
+        """Record that the record with this number was the latest; the answer arrived at `now`."""
         if number != self.number:
             self.number, self.seen_at = number, now
 
     def is_expired(self, now: float) -> bool:
-        """Whether its holder has stopped counting on the lease: it was not renewed for its whole duration."""
+        """Whether the lease's holder has stopped counting on it, because it was not renewed for its whole duration."""
         return self.number >= 0 and self.left_s(now) <= 0
 
     def left_s(self, now: float) -> float:
-        """How long it takes until it expires, if it is not renewed before."""
+        """Return the seconds until the lease expires, if it is not renewed before."""
         return self.seen_at + self.ttl_s * (1 + MARGIN) - now

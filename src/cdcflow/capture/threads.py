@@ -30,9 +30,9 @@ class Threads:
 class Worker:
     """A thread that runs one function again whenever it was requested since the last run began.
 
-    `check` raises its error.
+    If the function raises an error, the thread ends, and `check` raises that error.
 
-    `nice`: by how much its priority is lowered, as in nice(1); Linux only.
+    `nice`: by how much the thread's priority is lowered, as in nice(1); Linux only.
     """
 
     def __init__(self, name: str, work: Callable[[], None], nice: int = 0) -> None:
@@ -53,12 +53,12 @@ class Worker:
 
     @property
     def idle(self) -> bool:
-        """Everything asked for is done."""
+        """Whether every requested run is finished."""
         return self._done == self._asked
 
     @property
     def behind(self) -> int:
-        """The number of requests since its last finished run began."""
+        """The number of requests that no finished run covers."""
         return self._asked - self._done
 
     def check(self) -> None:
@@ -67,7 +67,8 @@ class Worker:
             raise self._error
 
     def settle(self, seconds: float) -> bool:
-        """Wait until everything asked for is done; False when it took longer, or the thread has ended with an error."""
+        """Wait until every requested run is finished; False if it took longer, or the thread has ended with an
+        error."""
         with self._turn:
             asked = self._asked
             self._turn.wait_for(lambda: self._done >= asked or self._error is not None, seconds)

@@ -1,4 +1,4 @@
-"""What other threads use to end the loop's wait on its sockets."""
+"""Lets other threads end the loop's wait on its sockets."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import socket
 
 
 class Waker:
-    """Any thread may call `wake`; the loop's `wait` then returns at once, as it does when the stream has data."""
+    """Ends a wait. Any thread may call `wake`; the loop's `wait` then returns at once, as it does when the stream has
+    data."""
 
     def __init__(self) -> None:
         self._near, self._far = socket.socketpair()
@@ -25,7 +26,7 @@ class Waker:
     def wait(self, fileno: int | None, seconds: float) -> None:
         """Return when `fileno` is readable, `wake` was called, or `seconds` have passed.
 
-        `fileno` None: ignore the stream.
+        `fileno` None: wait for no stream.
         """
         self._look_at(-1 if fileno is None else fileno)
         for descriptor, _ in self._ready.poll(seconds * 1000):

@@ -1,4 +1,4 @@
-"""Which order fits which state: one rule for every interface and for the machine itself."""
+"""Which command fits which state: one rule for every interface and for the machine itself."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _VERBS = {
 
 
 def outcome_of_capture(order: PauseCapture | ResumeCapture, progress: Progress) -> Outcome:
-    """What an order about the capture itself does."""
+    """Return what a command to pause or resume the capture would do."""
     pauses = isinstance(order, PauseCapture)
     if pauses == progress.capture_paused:
         reason = "the capture is paused already" if pauses else "the capture is not paused: nothing to resume"
@@ -48,7 +48,7 @@ def outcome_of_capture(order: PauseCapture | ResumeCapture, progress: Progress) 
 
 
 def outcome_of(order: TableOrder, table: TableId, known: TableProgress | None) -> Outcome:
-    """What an order does to a table in this state."""
+    """Return what a command would do to a table in this state."""
     if known is None or known.state == "forgotten":
         return Outcome(table, "refused", f"{table} is not captured")
     if (fits := _fitting(order, known)) is not None:
@@ -70,7 +70,7 @@ def outcome_of(order: TableOrder, table: TableId, known: TableProgress | None) -
 
 
 def _fitting(order: TableOrder, known: TableProgress) -> OutcomeKind | None:
-    """The outcome of a command that fits the state; None if it does not fit."""
+    """Return the outcome of a command that fits the table's state; None if it does not fit."""
     match order:
         case Backfill():
             return "ordered"
@@ -93,7 +93,7 @@ def _fitting(order: TableOrder, known: TableProgress) -> OutcomeKind | None:
 
 
 def _is_of(order: Proven, gap: Gap) -> bool:
-    """Whether a comparison was of the rows that are unverified now, and began after they were."""
+    """Whether the comparison compared the rows that are now unverified, and began after they became unverified."""
     return order.epoch >= gap.epoch and order.base == gap.base
 
 

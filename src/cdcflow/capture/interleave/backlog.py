@@ -5,14 +5,15 @@ It owns the stored progress and the unstored facts about each table (`work`).
 
 Rows that move. A plan is fixed at its start, so the range chunks miss a row if an update moves its new version to a
 page that was already read, or above the bound. The log has that update, but perhaps not all of its columns. So as soon
-as a plan is requested, the keys of changes with unchanged columns are remembered. They are read by key (chunks of kind
-"keys") after the ranges and before the table counts as done (W11), or before the next range if many of them wait.
-How long must they be remembered? When the window of the last range chunk closes, every row of the table either has all
+as a plan is requested, the keys of changes with unchanged columns are remembered. Their rows are read by key (chunks of
+kind "keys") after the ranges and before the table counts as done (W11), or before the next range if many keys wait.
+
+How long must keys be remembered? When the window of the last range chunk closes, every row of the table either has all
 of its columns in the log or a remembered key: a chunk showed it, or a change that moved it arrived. A later change with
 unchanged columns alters neither: over a whole row it leaves a whole row, and a remembered key stays remembered. The
 exception is a change of the key itself: its insert takes the unchanged columns from a row that may not be whole yet,
-under a key that is not remembered, and a chunk that reads the old key no longer finds it. So while keys are left to
-read, the keys of such changes are remembered too (only those, or a busy table would never be done).
+under a key that is not remembered, and a chunk that reads the old key no longer finds the row. So while keys are left
+to read, the keys of such changes are remembered too (only those, or a busy table would never be done).
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ TOO_MANY = "too many keys of partial rows"
 
 
 class Backlog:
-    """The tables, each with its progress. `changed`: the state of some table differs from the last cut.
+    """The tables, each with its progress.
 
-    `work`: the unstored facts about each table. `queue`: the tables that are being read, by priority, then
-    alphabetically. `next_offset` is the log's at the start; `partial` are remembered keys that the caller found in the
-    log (None: see the machine).
+    `changed`: the state of some table differs from the last cut. `work`: the unstored facts about each table. `queue`:
+    the tables that are being read, by priority, then alphabetically. `next_offset`: the log's next offset at the start.
+    `partial`: the keys of partial rows that the caller found in the log (None: see the machine).
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Backlog:
                 self.work[table].remember(keys)
 
     def use(self, limits: Limits) -> None:
-        """Apply other limits. A wait that an old rate imposed ends."""
+        """Apply other limits. A table that waits because of the old rate no longer waits."""
         if limits.rows_per_second_max != self.limits.rows_per_second_max:
             for work in self.work.values():
                 work.not_before_us = 0
@@ -105,9 +106,9 @@ class Backlog:
         return self.progress.tables.get(table)
 
     def json(self) -> dict[str, object]:
-        """The progress in the form stored with a cut.
+        """Return the progress in the form stored with a cut.
 
-        The same object until something changes; then a new one with the same entries for the unchanged tables.
+        It is the same object until something changes; then a new one, with the same entries for unchanged tables.
         """
         if self._json is None:
             self._json = self.progress.to_json()
@@ -137,9 +138,9 @@ class Backlog:
     # ── keys, and how it went ────────────────────────────────────────────────────────────────────────────────────
 
     def remember_partial(self, run: Transactions) -> None:
-        """Remember the keys of rows with unchanged columns, of the tables that are being read.
+        """Remember the keys of rows with unchanged columns, for the tables that are being read.
 
-        Not of a paused table: on resume they are looked up in the log.
+        Keys of a paused table are not remembered: when it is resumed they are looked up in the log.
         """
         for table in self.queue:
             known, work = self.progress.tables[table], self.work[table]
@@ -147,14 +148,15 @@ class Backlog:
                 work.remember(run.moved_keys(table) if known.exhausted else run.partial_keys(table))
 
     def read_keys(self, table: TableId, keys: KeySet, next_offset: Offset) -> None:
-        """Rows with these keys arrive incomplete: have them read, if all rows were read already or are being read."""
+        """Have the rows with these keys read, because they arrive incomplete, if the table was already read or is being
+        read."""
         work = self.work[table]
         self._begin_keys(table, next_offset)
         if work.collecting and self.progress.tables[table].state != "paused":
             work.remember(keys)
 
     def _begin_keys(self, table: TableId, next_offset: Offset) -> None:
-        """Begin to read only keys of a table that was already read completely."""
+        """If the table was already read completely, begin to read only keys of it."""
         known, work = self.progress.tables[table], self.work[table]
         if known.state == "done":
             work.forget_keys()
@@ -162,13 +164,13 @@ class Backlog:
             self.set(table, replace(known, state="waiting", keys_since=next_offset))
 
     def too_many_keys(self) -> list[TableId]:
-        """The tables with more waiting keys than may be kept."""
+        """Return the tables for which more keys wait than may be kept."""
         return [table for table in self.queue if self.work[table].has_more_than(self.limits.keys_max)]
 
     def rewritten(self, table: TableId) -> None:
-        """The table is no longer what was planned (W27): read it from the start.
+        """Read a table from the start, because it was rewritten and its plan no longer fits it (W27).
 
-        Keys and `since` are kept, unless its row version has changed at the next plan.
+        Keys and `since` are kept, unless the table's row version has changed at the next plan.
         """
         known = self.progress.tables[table]
         again = replace(
@@ -177,7 +179,7 @@ class Backlog:
         self.set(table, again)
 
     def keep_version(self, version: RowVersion) -> bool:
-        """What was read of the table is right at this version and is compared with it from now on.
+        """Record the row version at which the rows read so far are right; later versions are compared with it.
 
         Return true if nothing was read yet and the table must not be planned before the stream has reached this point.
         """
@@ -190,7 +192,7 @@ class Backlog:
         return False
 
     def stop(self, table: TableId, state: State, reason: str | None = None) -> None:
-        """A generation ends here, one way or the other."""
+        """End a table's generation in `state`: done, or early with a `reason`."""
         work = self.work[table]
         work.collecting = work.planning = False
         work.forget_keys()
@@ -203,7 +205,8 @@ class Backlog:
         self.set(table, replace(ended, keys_since=None, whole_since=whole_since, gap=gap))
 
     def lose_changes(self, table: TableId, epoch: Epoch, next_offset: Offset, position: Position) -> None:
-        """From this offset the log lacks changes of the table, which begin after this position of the source's log."""
+        """Record that the log lacks changes of a table from offset `next_offset`; they begin after `position` in the
+        source's log."""
         known = self.progress.tables[table]
         before = None if known.gap is None or known.gap.base or not known.in_doubt else known.gap
         gap = Gap(
@@ -223,10 +226,8 @@ class Backlog:
         return self._lacking
 
     def record_repair(self, read: ChunkRead, first: Offset) -> None:
-        """A chunk that repairs rows is in the log, starting at offset `first`:
-
-        record it, and keep the keys that are left.
-        """
+        """Record a repairing chunk whose rows are in the log from offset `first`, and keep the keys that are left to
+        repair."""
         table, known = read.chunk.table, self.progress.tables[read.chunk.table]
         assert read.chunk.keys is not None  # noqa: S101 - a repairing chunk always has keys
         assert read.run is not None  # noqa: S101 - checked when it arrived
@@ -254,9 +255,10 @@ class Backlog:
     # ── commands ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def begin_generation(self, table: TableId, next_offset: Offset, *, by_order: bool = False) -> None:
-        """Read it from the start.
+        """Begin a new generation of a table, which reads it from the start.
 
-        `by_order`: because of a command, not because its rows changed; the last generation's throttle ends.
+        `by_order`: because of a command, not because its rows changed; the last generation's priority and rate end
+        then.
         """
         known = self.progress.tables[table]
         if by_order:
@@ -265,14 +267,15 @@ class Backlog:
         self.set(table, known.next_generation(next_offset))
 
     def pause(self, table: TableId) -> None:
-        """It is not read for now, so its keys are not kept: the log has them."""
+        """Pause a table. Its keys are not kept in memory during the pause: the log has them."""
         known, work = self.progress.tables[table], self.work[table]
         work.forget_keys()
         work.collecting = known.collects_from is not None
         self.set(table, replace(known, state="paused"))
 
     def resume(self, table: TableId, partial: Iterable[KeySet | None]) -> None:
-        """Continue reading it. `partial`: all keys of partial rows that arrived since its plan was requested."""
+        """Continue reading a table. `partial`: the keys of all partial rows that arrived since its plan was
+        requested."""
         known = self.progress.tables[table]
         for keys in partial:
             self.work[table].remember(keys)
@@ -290,7 +293,8 @@ class Backlog:
     def order_repair(self, table: TableId, keys: KeySet, known_until: Position | None, next_offset: Offset) -> None:
         """Have the rows with these keys repaired, even if the whole table will be read.
 
-        The end of that generation would keep rows that the log has had since it began, right or wrong.
+        Reading the whole table is not enough: when its generation ends, rows that the log got after it began are kept,
+        right or wrong.
         """
         self._begin_keys(table, next_offset)
         known = self.progress.tables[table]
@@ -299,7 +303,7 @@ class Backlog:
         self.changed = True
 
     def prove(self, table: TableId, position: Position, next_offset: Offset) -> None:
-        """A comparison has shown that its rows are right, although changes of it were lost."""
+        """Record that a comparison has shown the table's rows to be right, although changes of it were lost."""
         known = self.progress.tables[table]
         assert known.gap is not None  # noqa: S101 - otherwise the command does not fit
         self.set(table, replace(known, gap=replace(known.gap, proven=position.text, until=next_offset)))

@@ -34,13 +34,13 @@ FAILURES_COUNTED = 7
 
 
 class ChunkChoice:
-    """Chooses what to read next of the tables of a backlog."""
+    """Chooses what to read next from the tables of a backlog."""
 
     def __init__(self, backlog: Backlog) -> None:
         self._backlog = backlog
 
     def turns(self, now_us: int) -> Iterable[TableId]:
-        """The tables that can be read now, in order: by priority, then alphabetically."""
+        """Return the tables that can be read now, in order: by priority, then alphabetically."""
         for table in self._backlog.queue:
             if (
                 self._backlog.progress.tables[table].state != "paused"
@@ -49,17 +49,21 @@ class ChunkChoice:
                 yield table
 
     def is_held(self, table: TableId) -> bool:
-        """The pace has it wait. Rows of a table that was read completely are few, and it is not whole without them."""
+        """Whether the pace makes this table wait.
+
+        Once all ranges of a table are read, a pace that holds only ranges no longer does: the rows left are few, and
+        the table is not whole without them.
+        """
         pace = self._backlog.pace
         return pace.all_held or (pace.ranges_held and not self._backlog.progress.tables[table].exhausted)
 
     def is_read(self, table: TableId) -> bool:
-        """Nothing is left to read of it."""
+        """Whether nothing is left to read of this table."""
         known = self._backlog.progress.tables[table]
         return known.exhausted and not known.to_repair and not self._backlog.work[table].keys
 
     def plan(self, table: TableId, next_offset: Offset, delivered: Delivered) -> PlanTable | None:
-        """The effect that has the table planned; None if it has a plan, or one is under way."""
+        """Return the effect that has the table planned; None if it has a plan, or one is under way."""
         known, work = self._backlog.progress.tables[table], self._backlog.work[table]
         if known.plan is not None or work.planning:
             return None
@@ -72,10 +76,10 @@ class ChunkChoice:
         return PlanTable(table, known.generation, keys_only=known.keys_since is not None)
 
     def unseen_by(self, planned: Planned) -> Uint64s:
-        """The transactions delivered before the plan was requested that it did not see.
+        """Return the transactions delivered before the plan was requested that its snapshot did not see.
 
-        Such a plan is useless: the rows those transactions inserted have offsets before `since`, and may be above the
-        bound.
+        If there are any, the plan is useless: the rows those transactions inserted have offsets before `since`, and may
+        be above the bound.
         """
         known = self._backlog.get(planned.table)
         if (
@@ -89,10 +93,10 @@ class ChunkChoice:
         return np.unique(np.concatenate([v.hidden(work.planned_after) for v in planned.visibilities]))
 
     def accept_plan(self, planned: Planned) -> Literal["taken", "late", "moved"]:
-        """Accept a plan, unless it is too late or the row version is not the one that was known before `since`.
+        """Accept a plan, and return "taken"; "late" if it is too late, "moved" if the row version differs from the one
+        known before `since`.
 
-        In the second case ("moved") the table must be planned again, with a `since` taken once the stream has reached
-        this point.
+        After "moved" the table must be planned again, with a `since` taken once the stream has reached this point.
 
         Raises:
             InvariantViolated: this plan was never requested.
@@ -134,7 +138,8 @@ class ChunkChoice:
         return "taken"
 
     def chunk(self, table: TableId, low: Token) -> Chunk | None:
-        """The next chunk of a table; None while it has no plan. `put_back` returns the keys that it takes."""
+        """Return the next chunk of a table; None while it has no plan. Keys that the chunk takes can be returned by
+        `put_back`."""
         known = self._backlog.progress.tables[table]
         if known.plan is None:
             return None
@@ -153,12 +158,12 @@ class ChunkChoice:
     # ── how it went ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def put_back(self, chunk: Chunk) -> None:
-        """A chunk will not be in the log: its keys are still to be read."""
+        """Return the keys of a chunk that will not be in the log, so that they are read later."""
         if self._backlog.work[chunk.table].collecting and not chunk.repairs:
             self._backlog.work[chunk.table].remember(chunk.keys)
 
     def wait(self, table: TableId, now_us: int, *, failed: bool = False) -> None:
-        """Read nothing of it until the retry pause is over.
+        """Read nothing of the table until the retry pause is over.
 
         `failed`: the source could not be queried; the pause grows with each failure in a row.
         """
@@ -168,11 +173,11 @@ class ChunkChoice:
             work.failures = min(work.failures + 1, FAILURES_COUNTED)
 
     def wait_for(self, table: TableId, hidden: Uint64s) -> None:
-        """Read nothing of it before these transactions are visible."""
+        """Read nothing of the table until these transactions are visible."""
         self._backlog.work[table].hidden = hidden
 
     def is_held_up(self, table: TableId, delivered: Delivered) -> bool:
-        """Whether it waits for transactions that no snapshot has seen yet."""
+        """Whether the table waits for transactions that no snapshot has seen yet."""
         work = self._backlog.work[table]
         if len(work.hidden):
             work.hidden = work.hidden[np.isin(work.hidden, delivered.ids())]
@@ -182,18 +187,19 @@ class ChunkChoice:
         self._backlog.work[table].planning = False
 
     def adapt_size(self, read: ChunkRead, *, holding: bool, live: bool) -> None:
-        """Aim at the time target; at most double the size, and stay under the allowed number of rows.
+        """Choose the size of the table's next chunk: aim at the time target, at most double the size, and stay under
+        the allowed number of rows.
 
         `holding`: live transactions already wait for this window. `live`: some arrived since it was opened.
 
         A smaller chunk is not always a quicker one: each has its round trips to the source, and a busy machine may let
         any read wait. If the size followed every measurement, it would end at one unit and stay there. So the rows of a
-        chunk may take as long as opening the table does, which transactions wait for in any case; and the fastest of
-        the latest chunks counts, but none grows after a slow one.
+        chunk may take as long as opening the table does, which transactions wait for in any case; and the size follows
+        the fastest of the latest chunks, but does not grow after a slow one.
 
-        A capture that cannot keep up with its source gets a window's marks only after all that was written before
-        them: chunks that are read in milliseconds would then come once in many seconds, and the table would not be done
-        before the load ends. So a chunk may take a part of what its transactions wait for in any case.
+        A capture that cannot keep up with its source gets a window's marks only after everything written before them.
+        Chunks that are read in milliseconds would then arrive once in many seconds, and the table would not be done
+        before the load ends. So a chunk may take a part of the time that its transactions wait for in any case.
         """
         known, work = self._backlog.progress.tables[read.chunk.table], self._backlog.work[read.chunk.table]
         work.quiet = 0 if holding else work.quiet + 1
@@ -228,14 +234,14 @@ class ChunkChoice:
             self._backlog.set(table, replace(known, size=max(1, known.size // 2)))
 
     def shrink_chunk(self, table: TableId) -> bool:
-        """Too much was held for the table's chunk: read less. False when it cannot be read in smaller pieces."""
+        """Make the table's chunks smaller, because too much was held for one. False if they cannot be smaller."""
         known, work = self._backlog.progress.tables[table], self._backlog.work[table]
         work.overflows += 1
         self.read_less(table)
         return not known.whole or work.overflows < WHOLE_TRIES_MAX
 
     def count_in(self, read: ChunkRead, now_us: int, *, opened_us: int, held: bool, live: bool) -> None:
-        """A chunk is in the log: the table continues after it.
+        """Count a chunk that is in the log: the table continues after it.
 
         `held`: live transactions waited for it. `live`: some arrived while its window was open, since `opened_us`.
         """
@@ -267,7 +273,7 @@ class ChunkChoice:
         self._backlog.set(chunk.table, now)
 
     def _rows_max(self, known: TableProgress) -> int:
-        """How many rows a chunk may have: no more than a second's, where a rate is set, and than its part of what may
+        """Return how many rows a chunk may have: at most one second's worth if a rate is set, and its part of what may
         still be read."""
         limits, left = self._backlog.limits, self._backlog.pace.rows_max
         most = min(limits.chunk_rows_max, known.rate(limits.rows_per_second_max) or limits.chunk_rows_max)

@@ -1,11 +1,11 @@
-"""The visibility fence's memory: which transactions the stream has delivered that a chunk might not see yet.
+"""Remembers which transactions the stream has delivered that a chunk's snapshot might not see yet.
 
 A commit reaches the source's log, and cdcflow, before other sessions see its rows: for microseconds on a quiet server,
-for as long as a synchronous standby makes it wait on another (hard case W01). Such an id stays here until some snapshot
-has seen it. What one snapshot sees, every later one sees, so it can be forgotten then.
+for as long as a synchronous standby makes it wait on another (hard case W01). The id of such a transaction is
+remembered here until some snapshot has seen it. Every later snapshot sees it too, so it can be forgotten then.
 
-"Later" is the hazard: a chunk's snapshot that is already taken but not yet answered is not later. So snapshots are only
-kept at first, and are applied by `forget`, which the machine calls while no chunk is under way.
+"Later" is the hazard: a chunk's snapshot that is already taken but not yet answered is not later. So a snapshot is only
+recorded at first. It is applied by `forget`, which the machine calls while no chunk is under way.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from cdcflow.model.change import Uint64s
 
 
 class Delivered:
-    """Ids of delivered transactions, oldest first. `count_max`: how many to remember before asking for a snapshot."""
+    """Ids of delivered transactions, oldest first. `count_max`: how many are remembered before a snapshot is
+    requested."""
 
     def __init__(self, ids: Uint64s, count_max: int) -> None:
         self._parts = [ids]
@@ -34,22 +35,22 @@ class Delivered:
         self._count += len(ids)
 
     def ids(self) -> Uint64s:
-        """All that are remembered, as one array that later changes leave alone."""
+        """Return all remembered ids, as an array that does not change later."""
         if len(self._parts) > 1:
             self._parts = [np.concatenate(self._parts)]
         return self._parts[0]
 
     def record_snapshot(self, *visibilities: Visibility) -> None:
-        """A snapshot was taken; `forget` may use it.
+        """Record that a snapshot was taken, for `forget`.
 
-        With several visibilities, only what all of them see counts as seen: one may just be a bound that the snapshot
-        does not go beyond.
+        With several visibilities, only ids that all of them see count as seen: one of them may just be a bound that the
+        snapshot does not go beyond.
         """
         if visibilities:
             self._snapshots.append(visibilities)
 
     def forget(self) -> None:
-        """Drop the ids that any snapshot has seen. Only while no chunk is under way."""
+        """Drop the ids that any recorded snapshot has seen. Call it only while no chunk is under way."""
         if not self._snapshots:
             return
         ids = self.ids()
@@ -68,7 +69,7 @@ class Delivered:
 
 
 def _hidden_ids(snapshot: tuple[Visibility, ...], ids: Uint64s) -> Uint64s:
-    """Those of these ids that some part of the snapshot does not see."""
+    """Return those of these ids that some part of the snapshot does not see."""
     if len(snapshot) == 1:
         return snapshot[0].hidden(ids)
     return ids[np.isin(ids, np.concatenate([visibility.hidden(ids) for visibility in snapshot]))]

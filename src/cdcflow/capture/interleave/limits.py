@@ -1,4 +1,4 @@
-"""How the machine may use the source and memory."""
+"""The limits within which the machine uses the source and memory."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from cdcflow.model.change import PARTIAL_KEYS_MAX
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How the machine may use the source and memory.
+    """The settings that limit how the machine uses the source and memory.
 
     Chunks aim at `chunk_time_target_s` while no captured table is written to. Live transactions wait, and need
-    processors, while a chunk goes into the log; so while there are any, chunks aim at `chunk_time_live_s` and are read
-    through one connection. Transactions that write to the chunk's own table also wait until the window ends; while
-    there are any of those, chunks aim at `chunk_time_busy_s`.
-    `rows_per_second_max` is per table, 0: no limit. `backfill_new`: read a table that was never captured at once;
-    otherwise it waits for a `Backfill`. `retry_pause_us` is the pause after a failed chunk.
-    Keys of partial rows are read after the ranges, or before the next range if more than `keys_waiting_max` wait. If
-    more than `keys_max` keys of a table wait, the table is read again from the start.
+    processors, while a chunk goes into the log; so while any arrive, chunks aim at `chunk_time_live_s` and are read
+    through one connection. Transactions that write to the chunk's own table also wait until the window ends; while any
+    of those arrive, chunks aim at `chunk_time_busy_s`. `rows_per_second_max` is per table, 0: no limit. `backfill_new`:
+    read a table that was never captured at once; otherwise it waits for a `Backfill`. `retry_pause_us` is the pause
+    after a failed chunk. Keys of partial rows are read after the ranges, or before the next range if more than
+    `keys_waiting_max` wait. If more than `keys_max` keys of a table wait, the table is read again from the start.
     """
 
     chunks_per_window: int = 2
@@ -40,8 +39,8 @@ class Limits:
 class ReadingPace:
     """How fast the machine may read from a source that is busy; `capture.pacing` decides it.
 
-    `share`: of the time, how much of it a window may be open, from above 0 to 1; below 1 chunks are also smaller.
-    `ranges_held`: no chunk of existing rows is begun; single rows are still read by key. `all_held`: nothing is.
+    `share`: for which share of the time a window may be open, above 0 and at most 1; below 1, chunks are also smaller.
+    `ranges_held`: no chunk of existing rows is begun; single rows are still read by key. `all_held`: nothing is read.
     `rows_max`: how many rows may still be read, if that is limited.
     """
 

@@ -4,8 +4,9 @@
     chunk                    rows read here
     change log   ──c──c──c──│ r r r r c──c──c │──c──▶        │: a cut; r: rows of the chunk
 
-Which of them comes first, and why that is right, is in `window_sequence`; whose turn it is, and which rows must be read
-by key, in `backlog`. This module handles what source and operators change about the tables during a backfill.
+`window_sequence` explains which of them comes first, and why that is right. `backlog` decides whose turn it is, and
+which rows must be read by key. This module handles changes that the source and operators make to the tables during a
+backfill.
 
 Rows that a statement changes without writing them to the log (ALTER TYPE … USING). The source provides a *row version*,
 which differs after any such statement; rows are read again if the version they were read at is not the current one. The
@@ -13,7 +14,7 @@ statement may give a row another key, and then only the sweep of the new generat
 so nothing from before the statement may come after `since`. Hence the order: a version V is known, then a mark is
 written and arrives, then `since` is taken, and then the table is planned at the same V. There was no such statement in
 between, and everything before V is before `since`. If the version differs at the plan, it becomes the known one, and
-the steps start again from there.
+the steps start again with it.
 """
 
 from __future__ import annotations
@@ -74,10 +75,10 @@ class Interleave:
     One machine serves one connection of the stream, starting at a checkpoint. After an exception from `step` it must
     not be used again.
 
-    `tables` are those captured now, with their shape (its `incarnation`, where it has one, distinguishes a table from
-    another of the same name). `delivered` are ids that earlier epochs delivered and that may still be invisible;
-    `partial` are the keys of partial rows in the log since the `since` of each table that is being read. None: they are
-    unknown, so the table is read from the start.
+    `tables`: the tables captured now, with their shape (its `incarnation`, if it has one, distinguishes a table from
+    another of the same name). `delivered`: ids that earlier epochs delivered and that may still be invisible.
+    `partial`: for each table that is being read, the keys of its partial rows in the log since its `since`; None if
+    they are unknown, so that the table is read from the start.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Interleave:
                 self._windows.again(table, UNKNOWN)
 
     def step(self, given: Input) -> list[Effect]:
-        """Take one input and return the effects to carry out, in this order. Those on the log come first.
+        """Take one input and return the effects to carry out, in this order. Effects on the log come first.
 
         Raises:
             InvariantViolated: the input is impossible; stop, nothing more may be written.
@@ -118,7 +119,7 @@ class Interleave:
 
     @property
     def is_reading(self) -> bool:
-        """Chunks are still to be read, and not all of them are paused."""
+        """Whether chunks are still to be read of a table that is not paused."""
         return any(p.active and p.state != "paused" for p in self.progress.tables.values())
 
     def use(self, limits: Limits) -> None:
@@ -126,7 +127,7 @@ class Interleave:
         self._backlog.use(limits)
 
     def keep_pace(self, pace: ReadingPace) -> None:
-        """Read at another pace, beginning with the next window."""
+        """Read at this pace, beginning with the next window."""
         self._backlog.pace = pace
 
     @property
@@ -136,7 +137,7 @@ class Interleave:
 
     @property
     def held_size(self) -> tuple[int, int]:
-        """Rows and bytes held because a window is open. Any thread may call it."""
+        """The rows and bytes that are held because a window is open. Any thread may call it."""
         window = self._windows.window
         if window is None:
             return 0, 0
@@ -193,8 +194,11 @@ class Interleave:
     # ── the source ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _compare_version(self, version: RowVersion, *, is_shown_again: bool) -> None:
-        """`is_shown_again`: the next check of the catalog shows it, too. What only the stream showed counts even if
-        the version in the progress has changed."""
+        """Read a table again if its row version shows that its rows changed without being logged.
+
+        `is_shown_again`: the next check of the catalog would show the same. A change that only the stream showed counts
+        even if the version in the progress has changed.
+        """
         known = self._backlog.get(version.table)
         if known is None or (known.row_version != version.known and is_shown_again):
             return  # planned again since then, or another comparison was quicker
@@ -231,7 +235,8 @@ class Interleave:
         self._backlog.read_keys(table, keys, self._tail.next_offset)
 
     def _is_unread(self, table: TableId, *states: State) -> bool:
-        """Whether this table is not being read, because it is unknown or in one of these states."""
+        """Whether this table is not being read, because it is unknown or in one of these states. If so, report an
+        event."""
         known = self._backlog.get(table)
         if known is None or known.state in states:
             self._windows.tell("rows changed unseen", table=str(table), state=known.state if known else "unknown")
@@ -252,7 +257,7 @@ class Interleave:
         self._tail.effects.append(Answered(command.id, number, outcomes))
 
     def _order(self, order: Order) -> list[Outcome]:
-        """Carry out one order, table by table. One that does not fit changes nothing, and its outcome reports that."""
+        """Carry out one order, table by table. One that does not fit changes nothing; its outcome gives the reason."""
         if isinstance(order, Late):
             return [order.outcome]
         if isinstance(order, PauseCapture | ResumeCapture):
@@ -301,7 +306,8 @@ class Interleave:
             self._windows.stop(table, "forgotten")
 
     def _pause_capture(self, paused: bool) -> None:
-        """Abandon the window, so that nothing is held and a cut is possible at once; or continue."""
+        """Pause or resume the capture. Either abandons the window, so that nothing is held and a cut is possible at
+        once."""
         self._windows.leave_all()
         self._backlog.pause_capture(paused)
         self._windows.tell("capture paused" if paused else "capture resumed")

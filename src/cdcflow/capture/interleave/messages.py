@@ -49,33 +49,34 @@ class Transactions(Protocol):
 
 
 class Visibility(Protocol):
-    """What one chunk's snapshot can see: answers for ids that the stream has delivered."""
+    """Which of the transactions that the stream has delivered one snapshot can see."""
 
     def hidden(self, xids: Uint64s) -> Uint64s:
-        """Those of these delivered transaction ids that the snapshot does not see."""
+        """Return those of these delivered transaction ids that the snapshot does not see."""
         ...
 
     def maybe_hidden(self) -> Uint64s:
-        """Ids of transactions that an earlier run may have delivered although this snapshot does not see them. Empty
-        if `Source.prepare` waits until everything before its position is visible."""
+        """Return ids of transactions that an earlier run may have delivered although this snapshot does not see them.
+
+        Empty if `Source.prepare` waits until everything before its position is visible.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One piece of a table to read. The source defines `plan` and `after` (JSON text); nothing else interprets them.
+    """One piece of a table to read. The source defines `plan` and `after` (JSON text); no other code interprets them.
 
-    kind "range": from `after` (exclusive; None: from the start) about `size` units (PostgreSQL: pages) onwards, never
-    beyond the plan's bound. kind "keys": the current rows with these `keys`, where they still exist. kind "whole": the
+    kind "range": about `size` units (PostgreSQL: pages) after `after` (exclusive; None: from the start), never beyond
+    the plan's bound. kind "keys": the current rows with these `keys`, as far as they still exist. kind "whole": the
     whole table in one snapshot (a table without a key: its rows cannot be replayed over each other, so they must be
     placed exactly between the transactions that the snapshot sees and those that it does not); the run with its rows
-    begins with a truncate.
-    `repairs`, of kind "keys": the run with its rows begins with a delete of each requested key that the source does not
-    have.
-    `number` counts the chunks of one generation of the table from 1; `low` is the token written before it.
-    `single_connection`: other transactions are arriving; the chunk is read through one connection, however large it is.
-    `rows_max`: the limit on rows when the chunk is requested (`source.backfill.chunk_rows_max` and
-    `rows_per_second_max`). A source that reads more than `size` respects it. None means no limit.
+    begins with a truncate. `repairs`, of kind "keys": the run with its rows begins with a delete of each requested key
+    that the source does not have. `number` counts the chunks of one generation of the table from 1; `low` is the token
+    of the mark written before the chunk. `single_connection`: other transactions are arriving; the chunk is read
+    through one connection, however large it is. `rows_max`: the limit on rows when the chunk is requested
+    (`source.backfill.chunk_rows_max` and `rows_per_second_max`), which a source that reads more than `size` respects.
+    None means no limit.
     """
 
     table: TableId
@@ -115,10 +116,10 @@ class MarkSeen:
 class Advanced:
     """The stream has nothing for cdcflow up to this position, and no captured transaction is open before it.
 
-    `commit_ts`: the source's own time, in microseconds since 1970 UTC, taken no later than the moment it reached this
-    position: the commit time of a transaction that ends there (a heartbeat), or the server's clock read before the end
-    of its log was queried. 0: not known. A later time is wrong: a transaction that commits in between would get a
-    commit clock greater than its own commit time.
+    `commit_ts`: the source's own time, in microseconds since 1970 UTC, taken before or when its log reached this
+    position. It is the commit time of a transaction that ends there (a heartbeat), or the server's clock read before
+    the end of its log was queried. 0: not known. A later time would be wrong: a transaction that commits in between
+    would get a commit clock greater than its own commit time.
     """
 
     position: Position
@@ -129,7 +130,7 @@ class Advanced:
 class RowsFilled:
     """A statement filled existing rows with values that are not in the source's log (ADD COLUMN … DEFAULT in MySQL).
 
-    Read those rows again if the table is part of a backfill. `position` is one before the statement.
+    The machine reads those rows again if the table is part of a backfill. `position` is one before the statement.
 
     `version` None: the log shows the statement at this position. Otherwise the catalog shows it, and the statement may
     be anywhere in the log.
@@ -176,8 +177,8 @@ class ChangesRefused:
 
 @dataclass(frozen=True, slots=True)
 class KnownRows:
-    """What the progress has of a table's rows: the generation that reads them, and the row version at which it does
-    (None: unknown)."""
+    """What the progress records about a table's rows: the generation that reads them, and the row version at which it
+    does (None: unknown)."""
 
     generation: int
     version: str | None
@@ -185,9 +186,8 @@ class KnownRows:
 
 @dataclass(frozen=True, slots=True)
 class RowVersion:
-    """The row version of a table in the source's catalog (`now`), compared with `known` (None:
-
-    nothing to compare with).
+    """The row version of a table in the source's catalog (`now`), and the version that it was compared with (`known`;
+    None if there was none).
 
     `changed`: rows that were read at `known` have other values now, and no log records the change.
     """
@@ -200,28 +200,31 @@ class RowVersion:
 
 @dataclass(frozen=True, slots=True)
 class RowsCompared:
-    """Result of a catalog check: the tables whose `row_version` has changed. A version counts only while its `known` is
-    the version in the table's progress: what the check found, the next one finds, too."""
+    """The result of a catalog check: the tables whose row version has changed.
+
+    A version counts only while its `known` is the version in the table's progress: the next check finds again whatever
+    this one found.
+    """
 
     found: tuple[RowVersion, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MarkWritten:
-    """The mark is committed at the source."""
+    """A requested mark is committed at the source."""
 
     token: Token
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A table can be read: `plan` pins what is read and its fixed upper bound; `size` is the first chunk's size.
+    """A table can be read: `plan` pins the rows to read and their fixed upper bound; `size` is the first chunk's size.
 
     `units`: how many units the whole plan has, for progress and for the end of a range. `rows_per_unit_max`: a unit has
     no more rows than this; it bounds the first chunk, before any was measured. `whole`: the table has no key and must
     be read by one chunk of kind "whole". `visibilities`: what the bound's snapshot can see. A row that was delivered
-    before it is visible would be above a greatest key: no chunk would show it, and the sweep would delete it. Empty
-    where the bound does not depend on what is visible (PostgreSQL: a file's length). `row_version` was queried before
+    before it is visible would be above a greatest key: no chunk would show it, and the sweep would delete it. Empty if
+    the bound does not depend on what is visible (PostgreSQL: a file's length). `row_version` was queried before
     anything was pinned.
     """
 
@@ -243,14 +246,17 @@ class ChunkRead:
 
     `reached` is the cursor that the next chunk reads after; `exhausted`: the plan's bound was reached; `units_done`
     counts the plan's units up to `reached`. `seconds` is how long the reading took, `opening_seconds` what preceded it:
-    the transaction, the table's shape and the snapshot, which take as long for one row as for many. Several
-    visibilities: several connections read parts of the chunk, or a snapshot is bounded from both sides (MySQL, a
-    standby of PostgreSQL). What one of them does not see may be missing, and a position in the window must be right for
-    all of them. A chunk of kind "whole" has at least one, and they may cover only the chunk's own table (MySQL locks
-    that one to take its snapshot). `rewritten`: the
-    table is no longer what the plan pinned (VACUUM FULL, TRUNCATE, …); nothing was read, and the table must be planned
-    and read from the start. `keys_left`: of a chunk of kind "keys", those that were not looked up, because the rows of
-    the others are already large enough. `deleted`: how many deletes the run begins with (see `Chunk.repairs`).
+    the transaction, the table's shape and the snapshot, which take as long for one row as for many.
+
+    `visibilities` has several entries if several connections read parts of the chunk, or if a snapshot is bounded from
+    both sides (MySQL, a standby of PostgreSQL). Rows that one of them does not see may be missing, and a position in
+    the window must be right for all of them. A chunk of kind "whole" has at least one, and they may cover only the
+    chunk's own table (MySQL locks that one to take its snapshot).
+
+    `rewritten`: the table is no longer what the plan pinned (VACUUM FULL, TRUNCATE, …); nothing was read, and the table
+    must be planned and read from the start. `keys_left`: of a chunk of kind "keys", the keys that were not looked up,
+    because the rows of the others are already large enough. `deleted`: how many deletes the run begins with (see
+    `Chunk.repairs`).
     """
 
     chunk: Chunk
@@ -282,7 +288,7 @@ class ChunkFailed:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
-    """A snapshot of what is visible now; lets the machine forget delivered ids."""
+    """A snapshot was taken, so the machine can forget the delivered ids that it sees."""
 
     visibility: Visibility
 
@@ -396,7 +402,7 @@ class ResumeCapture:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """The outcome of something that happened while no open log could record it. It changes nothing."""
+    """Records something that happened while no log was open to record it, with its outcome. It changes nothing."""
 
     outcome: Outcome
 
@@ -421,7 +427,7 @@ Order = (
 class Command:
     """A command from an operator or a program.
 
-    Its record is in the progress of the next cut; its answer is `Answered` with this `id`.
+    Its record is in the progress of the next cut; its answer is the `Answered` with this `id`.
 
     `op`, `asked_by`, `at_us` (microseconds since 1970, UTC) and `details` (no row values) are only for that record.
     """
@@ -497,7 +503,8 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class PlanTable:
-    """`keys_only`: the table's rows were read already, and only keys are read by this plan."""
+    """Plan a table, and answer with `Planned`. `keys_only`: its rows were already read, and the plan is only for
+    reading keys."""
 
     table: TableId
     generation: int
@@ -511,7 +518,7 @@ class ReadChunk:
 
 @dataclass(frozen=True, slots=True)
 class WriteMark:
-    """Write the mark and answer with `MarkWritten`; only then start `reads`, without waiting for the machine."""
+    """Write the mark and answer with `MarkWritten`. Only then start `reads`, without waiting for the machine."""
 
     token: Token
     reads: tuple[ReadChunk, ...] = ()
@@ -519,12 +526,12 @@ class WriteMark:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """Take a snapshot of what is visible now and answer with `SnapshotTaken`: too many delivered ids are remembered."""
+    """Take a snapshot and answer with `SnapshotTaken`; requested when too many delivered ids are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something a person may want to know: an event name in lower case, and its fields (no row values)."""
+    """Something that operators may want to know: an event name in lower case, and its fields (no row values)."""
 
     event: str
     fields: Sequence[tuple[str, object]] = ()
@@ -563,7 +570,7 @@ class Outcome:
 class Answered:
     """The outcomes of a command, whose record has this `number`.
 
-    The cut that stores the record comes after this effect.
+    The cut that stores the record follows this effect.
     """
 
     id: int

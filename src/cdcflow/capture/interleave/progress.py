@@ -1,7 +1,7 @@
 """The backfill progress of each table: the part of a checkpoint that the machine owns.
 
 Frozen and versioned, because it is stored with every cut and read by the merge (`state`, `generation`, `since`) and by
-`status`. The only row values in it are the keys that operators requested to be read again or repaired, while they wait.
+`status`. The only row values in it are the keys that operators requested to be read again or repaired, until they are.
 Keys that must be read again because rows were incomplete are in the log itself: they are the keys of the rows since
 `since` that have unchanged columns.
 
@@ -31,9 +31,10 @@ State = Literal["waiting", "reading", "done", "paused", "cancelled", "failed", "
 
 @dataclass(frozen=True, slots=True)
 class RepairOrder:
-    """Keys of a table whose rows are still to be repaired.
+    """A request to repair rows of a table that is not finished.
 
-    `number` is that of the repair in the log's record, `keys` are as `KeySet.to_text`; for `known_until` see `Repair`.
+    `number` is the number of the repair in the log's record; `keys` are the keys still to be repaired, as
+    `KeySet.to_text`; for `known_until` see `Repair`.
     """
 
     number: int
@@ -48,17 +49,18 @@ class RepairOrder:
 class Gap:
     """Lost changes of a table whose rows were kept.
 
-    They were between the positions `before` and `after` of the source's log. Without a base, `after` is "" if changes
-    cannot leave the source: the log lacks them until the table is read again. `offset` is the log's next one when the
-    gap was recorded, `generation` the table's, `epoch` that of the capture that took the new position. `proven`: the
-    position through which a comparison that began after the gap found the table equal to its source; `until`: the log's
-    next offset when that was recorded. Both are None while no comparison has, and the table is unverified.
+    The changes were between the positions `before` and `after` of the source's log. Without a base, `after` is "" if
+    changes cannot leave the source: the log lacks them until the table is read again. `offset` is the log's next offset
+    when the gap was recorded, `generation` the table's generation, `epoch` the epoch of the capture that took the new
+    position. `proven`: the position through which a comparison that began after the gap found the table equal to its
+    source; `until`: the log's next offset when that was recorded. Until a comparison has, both are None and the table
+    is unverified.
 
     `base`: names the table's base, if its rows were loaded another way and are not in the log at all ("": the log has
-    them). `before` is "" then: it is unknown since when changes are missing in them.
+    them). With a base, `before` is "": it is unknown since when changes are missing in those rows.
 
-    `by`: "move" if an operator moved the log to another server, which is also when the daemon repairs the table by
-    itself whatever its settings are; otherwise "".
+    `by`: "move" if an operator moved the log to another server. The daemon then repairs the table by itself, whatever
+    its settings are. Otherwise "".
     """
 
     offset: Offset
@@ -73,12 +75,14 @@ class Gap:
 
     @property
     def is_open(self) -> bool:
-        """Whether changes are missing up to a later generation."""
+        """Whether changes are missing until a later generation is read."""
         return not self.after and not self.base
 
     def is_repaired_by_daemon(self, *, after_any_gap: bool) -> bool:
-        """Whether the daemon repairs the table by itself. `after_any_gap`: not only after a move of the log. An
-        operator repairs attached tables."""
+        """Whether the daemon repairs the table by itself. Attached tables are repaired by operators.
+
+        `after_any_gap`: the daemon's settings request a repair after any gap, not only after a move of the log.
+        """
         return self.proven is None and not self.base and (after_any_gap or self.by == "move")
 
     def to_json(self) -> dict[str, object]:
@@ -150,22 +154,23 @@ class TableProgress:
 
     @property
     def lacks_changes(self) -> bool:
-        """Whether its changes are not captured until it is read again, because some cannot leave the source."""
+        """Whether changes of the table are missing until it is read again, because some cannot leave the source."""
         return self.state == "failed" and self.gap is not None and self.gap.is_open
 
     @property
     def in_doubt(self) -> bool:
-        """Changes of it were lost, and no comparison has shown since that its rows are right."""
+        """Whether changes of the table were lost, and no comparison has shown since that its rows are right."""
         return self.gap is not None and self.gap.proven is None
 
     def is_repaired_by_daemon(self, *, after_any_gap: bool) -> bool:
-        """Whether it waits for a repair of the daemon. One that is being read again does not."""
+        """Whether the table waits for the daemon to repair it. A table that is being read again does not."""
         gap = self.gap
         return self.state == "done" and gap is not None and gap.is_repaired_by_daemon(after_any_gap=after_any_gap)
 
     @property
     def has_base(self) -> bool:
-        """Its rows were loaded another way, and no backfill has begun since: the log does not have all of them."""
+        """Whether the table's rows were loaded another way, and no backfill has begun since. The log then lacks some of
+        them."""
         return self.gap is not None and self.gap.base != "" and self.gap.generation == self.generation
 
     @property
@@ -175,18 +180,21 @@ class TableProgress:
 
     @property
     def active(self) -> bool:
-        """Chunks of it are still to be read, now or after a resume."""
+        """Whether chunks of the table are still to be read, now or after a resume."""
         return self.state in ("waiting", "reading", "paused")
 
     @property
     def collects_from(self) -> Offset | None:
-        """The offset since which keys of partial rows are to be read by key; None if no keys are."""
+        """The offset from which on the keys of partial rows must be read; None if none need be."""
         if self.keys_since is not None:
             return self.keys_since
         return self.since if self.active and self.plan is not None else None
 
     def next_generation(self, since: Offset, incarnation: int | None = None) -> TableProgress:
-        """The table's next backfill, from the start. `incarnation`: another table has the name now; None: the same."""
+        """Return the progress of the table's next backfill, which reads it from the start.
+
+        `incarnation`: that of another table, which now has the name; None if it is the same table.
+        """
         return TableProgress(
             "waiting",
             self.generation + 1,
@@ -201,7 +209,7 @@ class TableProgress:
         )
 
     def to_json(self, table: TableId) -> dict[str, object]:
-        """A table's entry in the JSON of all."""
+        """Return the table's entry in `Progress.to_json`."""
         entry = {"schema": table.schema, "name": table.name, **{name: getattr(self, name) for name in _FIELDS}}
         entry["to_repair"] = [order.to_json() for order in self.to_repair] or None
         entry["gap"] = None if self.gap is None else self.gap.to_json()
@@ -209,10 +217,8 @@ class TableProgress:
         return {name: value for name, value in entry.items() if value is not None or name not in _LATER_FIELDS}
 
     def to_status(self, table: TableId, rate_of_settings: int) -> dict[str, object]:
-        """A table's entry in a status:
-
-        without keys, but with the rate it may be read at (0: no limit) and where that is set.
-        """
+        """Return the table's entry in a status: without keys, but with the rate that limits its reading (0: no limit)
+        and where that rate is set."""
         entry = self.to_json(table)
         for name in _NOT_IN_STATUS:
             entry.pop(name, None)
@@ -220,7 +226,8 @@ class TableProgress:
         return {**entry, "rate_limit": self.rate(rate_of_settings), "rate_limit_from": by}
 
     def rate(self, of_settings: int) -> int:
-        """Rows a second that may be read of it (0: no limit), where the settings say `of_settings`."""
+        """Return how many rows of the table may be read per second (0: no limit). `of_settings`: the settings'
+        limit."""
         return of_settings if self.rows_per_second_max is None else self.rows_per_second_max
 
 
@@ -234,8 +241,8 @@ _LATER_FIELDS = (*_NOT_IN_STATUS, "gap", "missed")
 class CommandRecord:
     """The record of a command: who requested what, through which interface, when, and the outcome.
 
-    `at_us`: microseconds since 1970, UTC. `outcomes` by table (`capture`: the capture itself), with the reason where it
-    changed nothing. No row values.
+    `at_us`: microseconds since 1970, UTC. `outcomes` maps each table (`capture`: the capture itself) to its outcome,
+    with the reason if nothing was changed. No row values.
     """
 
     number: int
@@ -263,8 +270,8 @@ class CommandRecord:
 class RepairRecord:
     """The record of a repair.
 
-    It wrote the rows of its table in transactions of kind read, from `first_offset` to `last_offset`: a delete there is
-    a key that the source does not have.
+    The repair wrote the rows of its table in transactions of kind read, from `first_offset` to `last_offset`: a delete
+    among them means that the source does not have that key.
 
     Between `known_until` (None: unknown) and `position`, both in the source's log, the change log may be wrong about
     these rows; `position` is that of the snapshot in which they were last read. `keys` were looked up, `deleted` of
@@ -326,13 +333,12 @@ class GapRecord:
 class Progress:
     """The backfill progress of every table that was ever captured. Read-only.
 
-    `commands`: the latest commands, oldest first; `repairs`: the latest repairs that wrote something, and `gaps`: the
-    latest gaps, likewise.
-    `capture_paused`: nothing is read of the source.
+    `commands`: the latest commands; `repairs`: the latest repairs that wrote something; `gaps`: the latest gaps; each
+    oldest first. `capture_paused`: the capture is paused, so nothing is read from the source.
 
     JSON: `{"version": 1, "tables": {"schema.name": {"schema": …, "name": …, and the fields of TableProgress}}}`, and
-    where they are not empty `"commands": {"17": {…}}`, `"repairs": {"3": {…}}`, `"gaps": {"1": {…}}` and
-    `"capture": {"paused": true}`.
+    where they are not empty `"commands": {"17": {…}}`, `"repairs": {"3": {…}}`, `"gaps": {"1": {…}}` and `"capture":
+    {"paused": true}`.
     """
 
     tables: Mapping[TableId, TableProgress] = field(default_factory=dict)
@@ -349,7 +355,7 @@ class Progress:
         }
 
     def people_json(self) -> dict[str, object]:
-        """The part of the JSON with operators' commands and their outcomes."""
+        """Return the part of the JSON that records operators' commands and their results."""
         commands = {str(one.number): one.to_json() for one in self.commands}
         repairs = {str(one.number): one.to_json() for one in self.repairs}
         gaps = {str(one.number): one.to_json() for one in self.gaps}
@@ -359,7 +365,7 @@ class Progress:
         return {name: value for name, value in found.items() if value}
 
     def to_status(self, rate_of_settings: int) -> dict[str, object]:
-        """Every table's entry in a status, by table name."""
+        """Return every table's entry in a status, by table name."""
         return {str(table): known.to_status(table, rate_of_settings) for table, known in self.tables.items()}
 
     @property
@@ -371,7 +377,7 @@ class Progress:
         return replace(self, commands=(*self.commands, record)[-COMMANDS_KEPT:])
 
     def with_repair(self, record: RepairRecord) -> Progress:
-        """With the record of another chunk of a repair."""
+        """Return this progress with another record of a repair's chunk."""
         known = {one.number: one for one in self.repairs}
         if (before := known.get(record.number)) is not None:
             keys, deleted = before.keys + record.keys, before.deleted + record.deleted
@@ -380,14 +386,14 @@ class Progress:
         return replace(self, repairs=tuple(known[number] for number in sorted(known)[-REPAIRS_KEPT:]))
 
     def with_gap(self, at_us: int, before: str, after: str, offset: Offset) -> Progress:
-        """With the record of another gap."""
+        """Return this progress with the record of another gap."""
         number = self.gaps[-1].number + 1 if self.gaps else 1
         record = GapRecord(number, at_us, before, after, offset)
         return replace(self, gaps=(*self.gaps, record)[-GAPS_KEPT:])
 
     @property
     def next_repair(self) -> int:
-        """The number of the next order to repair something."""
+        """The number for the next request to repair rows."""
         waiting = (order.number for known in self.tables.values() for order in known.to_repair)
         return max((0, *waiting, *(one.number for one in self.repairs))) + 1
 
@@ -411,19 +417,19 @@ class Progress:
 
 
 def commands_of(value: Mapping[str, Any]) -> list[CommandRecord]:
-    """The commands in a checkpoint's progress, oldest first."""
+    """Return the commands in a checkpoint's progress, oldest first."""
     found = value.get("commands", {})
     return [CommandRecord.from_json(int(number), found[number]) for number in sorted(found, key=int)]
 
 
 def repairs_of(value: Mapping[str, Any]) -> list[RepairRecord]:
-    """The repairs in a checkpoint's progress, oldest first."""
+    """Return the repairs in a checkpoint's progress, oldest first."""
     found = value.get("repairs", {})
     return [RepairRecord.from_json(int(number), found[number]) for number in sorted(found, key=int)]
 
 
 def gaps_of(value: Mapping[str, Any]) -> list[GapRecord]:
-    """The gaps in a checkpoint's progress, oldest first."""
+    """Return the gaps in a checkpoint's progress, oldest first."""
     found = value.get("gaps", {})
     return [GapRecord.from_json(int(number), found[number]) for number in sorted(found, key=int)]
 

@@ -1,4 +1,4 @@
-"""Adapt the stored progress to the tables that are captured now."""
+"""Adapts the stored progress to the tables that are captured now."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cdcflow.model.table import Table, TableId
 def taken_up(
     stored: Progress, tables: Mapping[TableId, Shape], next_offset: Offset, *, backfill_new: bool
 ) -> dict[TableId, TableProgress]:
-    """Every table's progress, including new tables and those that are no longer captured (O05).
+    """Return every table's progress, including new tables and tables that are no longer captured (O05).
 
-    `next_offset` is the log's. `backfill_new`: a table that was never captured is to be read at once.
+    `next_offset` is the log's next offset. `backfill_new`: a table that was never captured is to be read at once.
     """
     return dict([*_known_tables(stored, tables, next_offset), *_new(stored, tables, next_offset, backfill_new)])
 
@@ -49,11 +49,11 @@ def _new(
 
 
 def without_base(gap: Gap | None) -> Gap | None:
-    """The gap of a table whose rows are no longer those of its base."""
+    """Return the gap, or None if it only records a base: the table's rows are no longer those of the base."""
     return None if gap is not None and gap.base else gap
 
 
 def with_shape(known: TableProgress, shape: Shape) -> TableProgress:
-    """Store a table's shape with its progress until rows of it show the shape."""
+    """Return the progress with the table's shape, which is stored until rows of the table in the log show it."""
     text = None if known.rows or not isinstance(shape, Table) else shape.to_text()
     return known if known.shape == text else replace(known, shape=text)

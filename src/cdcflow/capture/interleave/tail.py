@@ -12,7 +12,7 @@ from cdcflow.model.position import Offset, Position
 
 @dataclass(slots=True)
 class Tail:
-    """The end of the change log: the next numbers to assign, and the position of everything before.
+    """The end of the change log: the next numbers to assign, and the source's position through which all is appended.
 
     `commit_ts`: the latest time of the source that arrived with such a position; 0 before the first one.
     """
@@ -26,7 +26,7 @@ class Tail:
     due: bool = False
 
     def append(self, run: Transactions) -> None:
-        """Append transactions. Those without rows leave nothing in the log and get no number."""
+        """Append transactions. One without rows adds nothing to the log and gets no number."""
         if run.rows:
             self.effects.append(Append(run, self.next_offset, self.next_transaction))
             self.next_offset = Offset(self.next_offset + run.rows)
@@ -35,12 +35,13 @@ class Tail:
             self.effects.append(DiscardSpool(run.spool))
 
     def reach(self, position: Position, commit_ts: int = 0) -> None:
-        """Everything up to this position is appended: a cut is due."""
+        """Record that everything up to this position is appended, and that a cut is due."""
         self.move(position, commit_ts)
         self.due = True
 
     def move(self, position: Position, commit_ts: int) -> None:
-        """Everything up to this position is appended. This causes no cut, but the next cut is after it."""
+        """Record that everything up to this position is appended. This alone causes no cut; the next cut is at or after
+        it."""
         self.position = position
         self.commit_ts = max(self.commit_ts, commit_ts)
 
@@ -49,12 +50,13 @@ class Tail:
             self.append(run)
 
     def release(self, run: Transactions) -> None:
-        """Nothing holds these up: append them, and everything up to their end is appended."""
+        """Append transactions that nothing holds up, and record that everything up to their end is appended."""
         self.append(run)
         self.reach(run.last_position)
 
     def make_cut(self, progress: dict[str, object]) -> None:
-        """Cut here. Only once the source was read: before that there is no position for the cut."""
+        """Cut after everything appended so far. Call it only once the source was read: before that the cut has no
+        position."""
         assert self.position is not None  # noqa: S101 - the caller checks it
         self.cut += 1
         reached = self.position, self.next_offset, self.next_transaction

@@ -1,7 +1,7 @@
-"""One window: the marks, the chunks between them, and what the stream has delivered since low.
+"""One window: its marks, the chunks between them, and the transactions that the stream has delivered since the low
+mark.
 
-It answers questions about one window. When to open or close one is decided in
-`cdcflow.capture.interleave.window_sequence`.
+It answers questions about one window. `cdcflow.capture.interleave.window_sequence` decides when to open or close one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ End = Literal["low", "high"]
 
 
 def token(epoch: Epoch, number: int, end: End) -> Token:
-    """The text of a mark. It begins with the epoch: after a restart, marks of an earlier run arrive again."""
+    """Return the text of a mark. It begins with the epoch, because after a restart, marks of an earlier run arrive
+    again."""
     return Token(f"{epoch}/{number}/{end}")
 
 
 def window_number(token: Token, epoch: Epoch) -> int | None:
-    """The number of the window that a mark belongs to; None when it is not one of this epoch."""
+    """Return the number of the window that a mark belongs to; None if the mark is not one of this epoch's."""
     parts = token.text.split("/")
     if len(parts) != 3 or parts[0] != str(epoch) or parts[2] not in ("low", "high") or not parts[1].isdecimal():
         return None
@@ -37,10 +38,10 @@ def window_number(token: Token, epoch: Epoch) -> int | None:
 class Window:
     """An open window: the chunks between its two marks, and the transactions that wait for them.
 
-    `chunks`: those that were not abandoned. `reads`: the chunks that were read so far. `before`: the ids delivered
-    before low, in stream order; None until low has arrived. `held`: the transactions starting with the first one that
+    `chunks`: the chunks that were not abandoned. `reads`: the chunks that were read so far. `before`: the ids delivered
+    before the low mark, in stream order; None until it has arrived. `held`: the transactions from the first one on that
     touches a table of the window, in order. `live`: transactions have arrived since the window was opened, whichever
-    tables they touch. `opened_us`: when that was.
+    tables they touch. `opened_us`: the time at which it was opened.
     """
 
     number: int
@@ -69,7 +70,8 @@ class Window:
         return self.chunks.pop(table)
 
     def passing(self) -> list[Transactions]:
-        """Take out what is held without need: everything before the first transaction that touches a table."""
+        """Remove and return the held transactions that need not wait: those before the first that touches a table of
+        the window."""
         taken: list[Transactions] = []
         while self.held:
             count = self.held[0].first_touching(self.tables)
@@ -84,7 +86,7 @@ class Window:
         return taken
 
     def conflict(self, table: TableId, runs: Sequence[Transactions]) -> str | None:
-        """Why the table's chunk cannot precede these held transactions; None if it can."""
+        """Return why the table's chunk cannot precede these held transactions; None if it can."""
         if any(run.truncates(table) for run in runs):
             return "truncated in the window"
         read = self.reads.get(table)
@@ -93,12 +95,13 @@ class Window:
         return None
 
     def held_before(self, table: TableId) -> int | None:
-        """How many of the held transactions come before the table's chunk; None if no number is right.
+        """Return how many of the held transactions precede the table's chunk; None if no number is right.
 
-        0 (at low, before all of them) wherever it does no harm to replay what the chunk has already seen. It does harm
-        to a table without a key, whose rows a replay cannot find. And a key change that omits columns takes them from
-        the row of its old key: replayed over a chunk, it would take them from whatever row has that key in the chunk.
-        Then the chunk must be exactly between what its snapshots saw and what they did not.
+        It is 0 (at the low mark, before all of them) wherever it does no harm to replay transactions that the chunk has
+        already seen. It does harm to a table without a key, whose rows a replay cannot find. And a key change that
+        omits columns takes them from the row of its old key: replayed over a chunk, it would take them from whatever
+        row has that key in the chunk. In both cases the chunk must be exactly between the transactions that its
+        snapshots saw and those that they did not.
         """
         if self.chunks[table].kind != "whole" and all(run.moved_keys(table) is None for run in self.held):
             return 0
@@ -106,14 +109,14 @@ class Window:
         return counts.pop() if len(counts) == 1 else None
 
     def hidden_xids(self, table: TableId) -> Uint64s:
-        """The transactions delivered before low that some snapshot of the table's chunk did not see."""
+        """Return the transactions delivered before the low mark that some snapshot of the table's chunk did not see."""
         if self.before is None or table not in self.reads or not self.reads[table].visibilities:
             return np.empty(0, np.uint64)
         return np.unique(np.concatenate([v.hidden(self.before) for v in self.reads[table].visibilities]))
 
 
 def held_before(table: TableId, held: Sequence[Transactions], visibility: Visibility) -> int | None:
-    """How many held transactions come before a chunk.
+    """Return how many held transactions precede a chunk.
 
     The chunk must follow every transaction that touches its table and that the snapshot saw, and precede every one that
     it did not see. None if there is no such number, because commits became visible in another order than they were
@@ -138,7 +141,7 @@ def held_before(table: TableId, held: Sequence[Transactions], visibility: Visibi
 
 
 def split_runs(runs: Sequence[Transactions], count: int) -> tuple[list[Transactions], list[Transactions]]:
-    """The first `count` transactions of consecutive runs, and the rest."""
+    """Split consecutive runs after their first `count` transactions."""
     first: list[Transactions] = []
     rest: list[Transactions] = []
     for run in runs:

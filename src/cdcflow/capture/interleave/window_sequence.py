@@ -67,7 +67,7 @@ class WindowSequence:
     """One window at a time, over the tables of a backlog. Pure.
 
     Effects on the log are in `tail`; requests to the source and events for operators are in `asks`; the machine takes
-    both. Any thread may read `window`.
+    both from there. Any thread may read `window`.
     """
 
     def __init__(self, epoch: Epoch, backlog: Backlog, tail: Tail, delivered: Delivered) -> None:
@@ -88,7 +88,7 @@ class WindowSequence:
 
     @property
     def holding(self) -> bool:
-        """Something from the log waits for the window's end."""
+        """Whether transactions of the source's log wait for the window's end."""
         return self.window is not None and bool(self.window.held)
 
     def tick(self, now_us: int) -> None:
@@ -153,7 +153,7 @@ class WindowSequence:
             self._high_seen(window, seen)
 
     def _pass(self, seen: MarkSeen) -> None:
-        """A mark without a meaning (or no longer with one): it causes no cut, but the next cut may be after it."""
+        """Handle a mark that means nothing, or no longer does: it causes no cut, but the next cut may be after it."""
         if not self.holding:
             self._tail.move(seen.position, seen.commit_ts)
 
@@ -211,10 +211,10 @@ class WindowSequence:
         """Plan the tables whose turn it is, and open a window for the chunks of those that have a plan.
 
         If a table was not captured for a while, or is now a different one of the same name, changes from before that
-        may still be under way. They must get offsets below the new `since`, or what they touch outlives the sweep. So
-        no table is planned before a mark of this epoch has arrived; if no window brings one, a window without chunks
-        does. In the very first epoch there is no before. The same applies when the catalog showed that a table's rows
-        changed: changes still under way may be from before that.
+        may still be under way. They must get offsets below the new `since`, or the rows they touch outlive the sweep.
+        So no table is planned before a mark of this epoch has arrived; if no window brings one, a window without chunks
+        does. In the very first epoch nothing was captured before. The same applies when the catalog showed that a
+        table's rows changed: changes still under way may be from before that.
         """
         low, high = (token(self._epoch, self._windows + 1, end) for end in ("low", "high"))
         chunks: dict[TableId, Chunk] = {}
@@ -249,7 +249,8 @@ class WindowSequence:
             self._ask_snapshot()
 
     def _ask_snapshot(self) -> None:
-        """One at a time: a source that does not answer must not get more and more requests."""
+        """Request a snapshot, unless one is under way: a source that does not answer must not get more and more
+        requests."""
         if not self._is_taking_snapshot:
             self._is_taking_snapshot = True
             self.asks.append(TakeSnapshot())
@@ -296,9 +297,9 @@ class WindowSequence:
             self._ask_high(window)
 
     def _check_fence(self, window: Window, table: TableId) -> bool:
-        """Whether the chunk saw all that was delivered before low.
+        """Whether the chunk saw everything that was delivered before the low mark.
 
-        Otherwise abandon it, so that nothing else waits for it.
+        If it did not, abandon it, so that nothing else waits for it.
         """
         hidden = window.hidden_xids(table)
         if len(hidden):
@@ -312,14 +313,17 @@ class WindowSequence:
             self.asks.append(WriteMark(window.high))
 
     def _give_up(self, table: TableId, reason: str, **fields: object) -> None:
-        """Take a table's chunk out of the window; it is read again after a pause."""
+        """Remove a table's chunk from the window; it is read again after a pause."""
         assert self.window is not None  # noqa: S101 - only chunks of an open window are abandoned
         self._choice.wait(table, self._now_us)
         self.tell("chunk given up", window=self.window.number, table=str(table), reason=reason, **fields)
         self.leave(table)
 
     def _give_up_overflow(self, window: Window) -> None:
-        """Too much is held: read less at a time."""
+        """Abandon the window's chunks because too much is held, and make the next ones smaller.
+
+        A table that cannot be read in smaller chunks fails.
+        """
         for table in sorted(window.tables):
             smaller = self._choice.shrink_chunk(table)
             self._give_up(table, "too many changes were held back", bytes=window.held_bytes)
@@ -333,7 +337,8 @@ class WindowSequence:
                 )
 
     def leave(self, table: TableId) -> None:
-        """Take a table's chunk out of the window, if it is in; release what was held only for it."""
+        """Remove a table's chunk from the window, if it has one, and release the transactions that were held only for
+        it."""
         window = self.window
         if window is None or table not in window.chunks:
             return
@@ -396,10 +401,10 @@ class WindowSequence:
             self.tell("table waits", table=str(failed.table), reason=failed.reason)
 
     def again(self, table: TableId, reason: str) -> None:
-        """Read a table from the start; if it is paused, when it is resumed.
+        """Read a table again from the start; if it is paused, once it is resumed.
 
-        Not one that lacks changes: settings that no longer fit it may read it without an error, for example if two
-        columns exchanged their names.
+        A table that lacks changes is not read: settings that no longer fit it may read it without an error, for example
+        if two columns exchanged their names.
         """
         if table in self._backlog.lacking:
             return
@@ -413,15 +418,17 @@ class WindowSequence:
             self._backlog.pause(table)
 
     def stop(self, table: TableId, state: State, reason: str | None = None) -> None:
-        """A table's generation ends here, one way or the other."""
+        """End a table's generation in `state`: done, or early with a `reason`."""
         self._backlog.stop(table, state, reason)
         self.leave(table)
         known = self._backlog.progress.tables[table]
         self.tell(f"table {state}", table=str(table), generation=known.generation, rows=known.rows, reason=reason)
 
     def lose_changes(self, refused: ChangesRefused) -> None:
-        """Changes of a table cannot leave the source. It fails, and its changes are excluded until it is read again;
-        the cut that stores this precedes every later row."""
+        """Fail a table whose changes cannot leave the source, and exclude its changes until it is read again.
+
+        The cut that stores this precedes every later row.
+        """
         table, known = refused.table, self._backlog.get(refused.table)
         if known is None or known.state == "forgotten" or known.lacks_changes:
             return
@@ -440,7 +447,7 @@ class WindowSequence:
             self._delivered.forget()
 
     def leave_all(self) -> None:
-        """Close the window, so that nothing is held and a cut is possible at once. Its chunks are read again."""
+        """Close the window, so that nothing is held and a cut is possible at once. Its chunks are read again later."""
         for table in () if self.window is None else sorted(self.window.tables):
             self.leave(table)
         if self.window is not None:  # one without chunks: it holds nothing

@@ -18,7 +18,7 @@ PACES_KEPT = 3
 
 @dataclass(frozen=True, slots=True)
 class ChunkPace:
-    """How fast a chunk was read: the time for a unit, and the time that opening the table took before."""
+    """How fast a chunk was read: the seconds per unit, and the seconds that opening the table took before."""
 
     unit_s: float
     opening_s: float
@@ -35,10 +35,10 @@ class Work:
     `collecting`: a plan was requested and the table is not done, so keys of partial rows are remembered in `keys`.
     `planning`: a plan is under way; `planned_after`: the transactions delivered when it was requested that might not
     have been visible then. `hidden`: transactions that the last plan or chunk did not see and should have; nothing is
-    read before a snapshot sees them. `overflows` counts the windows abandoned in a row because too many changes were
-    held back, `quiet` those in a row that held nothing back, `still` those in which no live transaction arrived,
-    `failures` the times in a row that the source could not be queried. `paces`: of the latest chunks.
-    `waits_s`: how long the latest windows were open, apart from reading. `version`: the
+    read until a snapshot sees them. `overflows` counts the windows in a row that were abandoned because too many
+    changes were held back, `quiet` those in a row that held nothing back, `still` those in a row in which no live
+    transaction arrived, `failures` the times in a row that the source could not be queried. `paces`: how fast the
+    latest chunks were read. `waits_s`: how long the latest windows were open, apart from reading. `version`: the
     table's row version at some point before `since`.
     """
 

@@ -1,4 +1,4 @@
-"""The log that a source keeps for a capture, as what holds a budget sees it."""
+"""The log that a source keeps for a capture, as seen by the code that limits its size."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from cdcflow.model.log_budget import KeptLog, LogLimit
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The outcome of a release. released: the source no longer keeps log for the capture; absent: it did not keep
-    any; impossible: the server decides by itself (binary logs). `text` is for operators."""
+    """The outcome of a release. released: the source no longer keeps log for the capture; absent: it did not keep any;
+    impossible: the server itself decides how long it keeps its log (binary logs). `text` is for operators."""
 
     outcome: Literal["released", "absent", "impossible"]
     text: str
@@ -29,11 +29,11 @@ class BudgetedLog(Protocol):
         ...
 
     def limits(self) -> tuple[LogLimit, ...]:
-        """The server's own limits on the log that it keeps; also before it keeps any for the capture."""
+        """Return the server's own limits on the log that it keeps, even before it keeps any for the capture."""
         ...
 
     def is_release_begun(self) -> bool:
-        """Whether a release was recorded and not finished: the process that recorded it was killed."""
+        """Whether a release was recorded and not finished, because the process that recorded it was killed."""
         ...
 
     def release(self, why: str, by: str) -> Release:

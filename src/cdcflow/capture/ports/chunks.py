@@ -14,8 +14,10 @@ class ChunkSource(Protocol):
     """Reads existing rows and writes marks. May be called from several threads at once."""
 
     def plan(self, table: TableId, generation: int) -> Planned:
-        """Pin what will be read and its upper bound. `generation` 0: the plan begins no generation; only single
-        rows, or copies for a comparison, are read by it."""
+        """Pin the rows to read and their upper bound.
+
+        `generation` 0: the plan begins no generation; it is only for reading single rows, or copies for a comparison.
+        """
         ...
 
     def write_mark(self, token: Token) -> None:

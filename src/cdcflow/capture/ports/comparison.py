@@ -16,8 +16,8 @@ from cdcflow.model.table import Table
 
 
 class NoText(Exception):
-    """For some columns the server cannot produce a text that is the same on every side, so their rows must be read.
-    `columns` gives the reason for each."""
+    """Raised when, for some columns, the server cannot produce a text that is the same on every side, so their rows
+    must be read. `columns` gives the reason for each."""
 
     def __init__(self, columns: Mapping[str, str]) -> None:
         super().__init__("; ".join(f"column {name}: {why}" for name, why in columns.items()))
@@ -43,17 +43,17 @@ class DigestSource(Protocol):
     ranges, snapshots and visibilities. May be called from several threads at once."""
 
     def hash(self) -> Hash:
-        """The hash that the server can compute."""
+        """Return the hash function that the server can compute."""
 
     def sum_chunk(self, chunk: Chunk, buckets: Buckets) -> ChunkSums:
-        """Add up a range chunk's rows.
+        """Add up the digests of a range chunk's rows.
 
         Raises:
             NoText: the server has no text for some columns, or their type differs from the copy's.
         """
 
     def read_among(self, chunk: Chunk, buckets: Buckets) -> ChunkRead:
-        """Read those rows of a range chunk that are in some buckets.
+        """Read those rows of a range chunk that are in these buckets.
 
         Raises:
             NoText: as `sum_chunk`.
@@ -81,15 +81,18 @@ class Comparison(Protocol):
         """Whether a log that has reached `position` has every transaction up to `end`."""
 
     def first_unseen(self, visibility: Visibility, transactions: pa.Table) -> int:
-        """The number of the first of these transactions that a snapshot may not see, or their count if it sees all of
-        them. `transactions`: the log's headers (`TRANSACTIONS_SCHEMA`) in its order, of kind source."""
+        """Return the index of the first of these transactions that a snapshot may not see, or their count if it sees
+        all of them.
+
+        `transactions`: the log's headers (`TRANSACTIONS_SCHEMA`) in its order, of kind source.
+        """
 
     def close(self) -> None: ...
 
 
 @runtime_checkable
 class Comparable(Protocol):
-    """A source that can be compared."""
+    """A source whose rows can be compared with a copy."""
 
     def comparison(self, checkpoint: Checkpoint) -> Comparison:
         """Begin a comparison with the log that has this checkpoint. Nothing is prepared or changed at the source.

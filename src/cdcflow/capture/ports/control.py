@@ -20,8 +20,8 @@ class ControlRow:
 class ControlTable(Protocol):
     """A table in the source through which operators who have only SQL access control a capture. Used by one thread.
 
-    Every method raises SourceUnavailable if the server does not respond, and ConfigurationError or RightMissing, with
-    the statements that fix it, if the table is missing or not as it must be.
+    Every method raises SourceUnavailable if the server does not respond. If the table is missing or is not as required,
+    every method raises ConfigurationError or RightMissing, with the statements that fix it.
     """
 
     def check(self) -> None:
@@ -29,11 +29,11 @@ class ControlTable(Protocol):
         ...
 
     def waiting(self) -> Sequence[ControlRow]:
-        """The oldest new rows, in order; only the first ones if there are many."""
+        """Return the oldest unclaimed rows, in order; only the first ones if there are many."""
         ...
 
     def claimed(self) -> Sequence[int]:
-        """The rows that were claimed but never answered."""
+        """Return the numbers of the rows that were claimed but never answered."""
         ...
 
     def claim(self, number: int) -> bool:
@@ -42,7 +42,7 @@ class ControlTable(Protocol):
         ...
 
     def answer(self, number: int, state: Literal["done", "refused"], text: str) -> None:
-        """Write the answer to a row that was claimed."""
+        """Write the answer to a claimed row."""
         ...
 
     def close(self) -> None: ...

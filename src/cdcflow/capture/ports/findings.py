@@ -1,4 +1,4 @@
-"""What an operator is shown about a source: results of `doctor`, and what `drop` did with each object of cdcflow's."""
+"""Facts about a source for operators: results of `doctor`, and the result of `drop` for each object of cdcflow's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What resolves a finding: a sentence, and the bare statements if it is SQL. `then`: what must follow them, such as
-    a restart of the server."""
+    """What resolves a finding: a sentence, and, if it is SQL, the bare statements. `then`: a step that must follow
+    them, such as a restart of the server."""
 
     text: str
     sql: tuple[str, ...] = ()
@@ -18,9 +18,9 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One result of `doctor`: `level` ok, warning or error; `remedy` is the exact SQL or setting that fixes it, `sql`
-    its bare statements and `then` what must follow them (see `Remedy`). `at_first_start`: about an object that the
-    first start of a log creates, so of no interest afterwards."""
+    """One result of `doctor`: `level` is ok, warning or error; `remedy` is the exact SQL or setting that fixes it,
+    `sql` its bare statements and `then` the step that must follow them (see `Remedy`). `at_first_start`: about an
+    object that the first start of a log creates, so of no interest afterwards."""
 
     level: Literal["ok", "warning", "error"]
     subject: str
@@ -31,15 +31,15 @@ class Finding:
     at_first_start: bool = False
 
     def to_json(self) -> dict[str, object]:
-        """For programs. `sql` and `then` only if they are not empty."""
+        """Return the finding for programs. `sql` and `then` are present only if they are not empty."""
         shown = {k: v for k, v in asdict(self).items() if k != "at_first_start"}
         return {k: v for k, v in shown.items() if v or k not in ("sql", "then")}
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """One of cdcflow's objects at the source after `Source.drop`. If it was left, `text` is the reason, and `remedy` is
-    the SQL that removes it."""
+    """One of cdcflow's objects at the source after `Source.drop`. If it still exists, `text` is the reason, and
+    `remedy` is the SQL that removes it."""
 
     subject: str
     outcome: Literal["removed", "absent", "left"]

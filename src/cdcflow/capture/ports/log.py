@@ -15,8 +15,9 @@ from cdcflow.model.table import Table, TableId
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """Transactions with their numbers: the rows of `run` have offsets starting at `first_offset`, its transactions have
-    numbers starting at `first_transaction`, and `commit_clock` (microseconds) has one entry per transaction."""
+    """Transactions with their numbers in the log: the rows of `run` have offsets starting at `first_offset`, its
+    transactions have numbers starting at `first_transaction`, and `commit_clock` (microseconds) has one entry per
+    transaction."""
 
     run: Run | SpooledTransaction | HeldRun
     first_offset: Offset
@@ -25,7 +26,7 @@ class Numbered:
 
 
 class Spool(Protocol):
-    """Receives, while it arrives, a transaction that should not be held in memory. One writer.
+    """Receives a transaction that should not be held in memory while it arrives. One writer.
 
     Pieces arrive in the order of the source's log. The index of a piece's rows starts at 0 in each piece.
     """
@@ -38,11 +39,12 @@ class Spool(Protocol):
         ...
 
     def finish(self) -> None:
-        """No more pieces follow; everything written is in the file (durable only with the log's next `sync`)."""
+        """End the transaction: no more pieces follow. Everything written is in the file (durable only with the log's
+        next `sync`)."""
         ...
 
     def discard(self) -> None:
-        """The transaction was rolled back: discard it."""
+        """Discard the transaction, because it was rolled back."""
         ...
 
 
@@ -59,7 +61,7 @@ class Log(Protocol):
         ...
 
     def append(self, numbered: Numbered) -> None:
-        """Append transactions. May only queue them; if there is no room, the next `sync` reports it."""
+        """Append transactions. They may only be queued; if the disk has no room, the next `sync` reports it."""
         ...
 
     def cut(self, checkpoint: Checkpoint) -> None:
@@ -78,18 +80,20 @@ class Log(Protocol):
     def open_spool(self) -> Spool: ...
 
     def delivered(self, xids: Uint64s) -> Uint64s:
-        """Those of these transaction ids (compared by their low 32 bits) that the log already has."""
+        """Return those of these transaction ids (compared by their low 32 bits) that the log already has."""
         ...
 
     def transactions_back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
-        """Number, position, id and time of commit (`number`, `position`, `xid`, `commit_ts`) of the source's latest
-        transactions, oldest first: back to one for whose position `is_enough` is true, to the log's beginning, or to
-        where the log has expired. May return more than requested."""
+        """Return the source's latest transactions, oldest first: `number`, `position`, `xid` and `commit_ts` of each.
+
+        They reach back to one for whose position `is_enough` is true, to the log's beginning, or to where the log has
+        expired. May return more than requested.
+        """
         ...
 
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
-        """Keys of this table's rows since offset `since` that came with unchanged columns, or None if there are no such
-        rows.
+        """Return the keys of this table's rows since offset `since` that arrived with unchanged columns, or None if
+        there are no such rows.
 
         Raises:
             KeysUnknown: rows since `since` have expired, the table's key has changed, or there are more keys than
@@ -98,23 +102,29 @@ class Log(Protocol):
         ...
 
     def seal_due(self, now_s: float) -> bool:
-        """Whether the hot end is large or old enough to seal (`now_s`: a monotonic clock), or an earlier run left
+        """Whether the journal is large or old enough to seal (`now_s`: a monotonic clock), or an earlier run left
         something unsealed. Cheap; called often."""
         ...
 
     def roll(self) -> bool:
-        """Close the hot end at the last cut and begin a new one; False if there was nothing to close. Does not wait for
-        the disk: the next `sync` makes the closed part durable before anything after it."""
+        """Close the journal at the last cut and begin a new one; return False if there was nothing to close.
+
+        Does not wait for the disk: the next `sync` makes the closed journal durable before anything after it.
+        """
         ...
 
     def seal_pending(self) -> object:
-        """Turn what was rolled into immutable segments; the result is true if there are new ones. Slow; may run in
-        another thread, concurrently with the other methods."""
+        """Turn the closed journals into immutable segments, and return true (or equivalent) if there are new ones.
+
+        Slow; may run in another thread, concurrently with the other methods.
+        """
         ...
 
     def close(self) -> None:
-        """Drop what no cut covers, seal the rest so that a merge sees all of it, and release the lock. Also called
-        after an error; then nothing is sealed."""
+        """Drop the rows after the last cut, seal the rest so that a merge sees all of it, and release the lock.
+
+        Also called after an error; then nothing is sealed.
+        """
         ...
 
 

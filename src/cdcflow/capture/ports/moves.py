@@ -16,12 +16,12 @@ the log's server became by an upgrade in place. other: a server that has the sam
 
 @dataclass(frozen=True, slots=True)
 class MovePlan:
-    """What a move does, according to the server. `came_from` and `server` describe the log's server and the target for
-    operators, `text` how the target was recognized, or why changes are missing there.
+    """What a move would do, according to the server.
 
-    `is_whole`: the target has every change after the log's end; otherwise there will be a gap. `tables`: what is
-    captured there, with sizes. `steps`: what the move creates or changes at the target. An error in `findings` refuses
-    it.
+    `came_from` and `server` describe the log's server and the target for operators; `text` explains how the target was
+    recognized, or why changes are missing there. `is_whole`: the target has every change after the log's end; otherwise
+    there will be a gap. `tables`: the tables captured there, with sizes. `steps`: the objects that the move creates or
+    changes at the target. An error in `findings` means that the target refuses the move.
     """
 
     kind: Target
@@ -39,10 +39,10 @@ class Movable(Protocol):
     """A source, opened at the address of the target, that can continue a log of another address."""
 
     def plan_move(self, checkpoint: Checkpoint, log_id: str, *, compares: bool = False) -> MovePlan:
-        """What `move` would do. Nothing is changed. `compares`: as for `move`.
+        """Return what `move` would do. Nothing is changed. `compares`: as for `move`.
 
         Raises:
-            ConfigurationError: the target can never continue this log, or what the move needs is missing there.
+            ConfigurationError: the target can never continue this log, or lacks something that the move needs.
             SourceUnavailable: the target does not answer.
         """
         ...
@@ -57,10 +57,10 @@ class Movable(Protocol):
     ) -> Prepared:
         """Create what the log needs at the target, and return where it continues there, as `Source.prepare` does.
 
-        History CONTINUES if the target has every change after `checkpoint.position`, otherwise MOVED.
+        The returned history is CONTINUES if the target has every change after `checkpoint.position`, otherwise MOVED.
         `transactions_back`: as for `Source.prepare`. `compares`: an operator requests a gap, after which the tables are
-        compared, whatever the target has; so a target is accepted that lacks changes which the log has. A process that
-        was killed may be followed by the same call.
+        compared, whether or not the target has the changes; so a target is accepted that lacks changes which the log
+        has. If the process is killed during a move, the same call may be repeated.
 
         Raises:
             ConfigurationError, SourceUnavailable: see `plan_move`; the log can continue where it did before.

@@ -1,4 +1,4 @@
-"""Parts of chunks that other processes read: the interface to those processes, and theirs to a source."""
+"""Other processes that read parts of chunks: how the capture calls them, and how they call a source."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from cdcflow.model.table import Table
 
 @dataclass(frozen=True, slots=True)
 class PartRows:
-    """A part of a chunk, read in one snapshot. `told`: the dialect's own result, apart from the rows; it can be sent to
-    another process. `batches` have the table's `row_schema`. `seconds`: the time it took, without costs that do not
-    depend on the number of rows."""
+    """A part of a chunk, read in one snapshot.
+
+    `told`: the dialect's own result, apart from the rows; it can be sent to another process. `batches` have the table's
+    `row_schema`. `seconds`: how long reading took, without costs that do not depend on the number of rows.
+    """
 
     told: Any
     table: Table
@@ -59,12 +61,12 @@ class Readers(Protocol):
 
     @property
     def unavailable(self) -> bool:
-        """No such process runs and none will start: callers must read parts themselves."""
+        """Whether no such process runs and none will start, so that callers must read parts themselves."""
         ...
 
     def read(self, chunk: Chunk, part: Any) -> Future[HeldPart]:
-        """Request that a part be read. The result raises what `PartReader.read_part` raises, and SourceUnavailable if
-        the process that read it has exited.
+        """Have a process read a part. The future raises what `PartReader.read_part` raises, and SourceUnavailable if
+        the process has exited.
 
         The rows are kept until they are written, but at most until the window after the next one is read.
         """

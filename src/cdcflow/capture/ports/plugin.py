@@ -1,4 +1,4 @@
-"""What packages declare that bring a kind of source, of receivers of notifications, or of transforms."""
+"""The declarations of packages that add a kind of source, of receivers of notifications, or of transforms."""
 
 from __future__ import annotations
 

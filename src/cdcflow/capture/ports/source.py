@@ -37,9 +37,9 @@ class SourceStatus:
 class TablePreview:
     """A table that a start would capture. `rows` and `bytes` are the server's estimates from its statistics (None if it
     has none). `reread` is why the log's rows differ from what the current settings would produce ("": they do not).
-    `retried` names the values that are now kept differently ("": none), so that a failed backfill is retried.
-    `policies`: the policies of columns that changed ("": none did), so that it is read again. `misfit`: why the
-    settings no longer fit it, so that it fails when its next changes arrive ("": they do). `shape`: its current shape.
+    `retried` names the values that are now stored differently ("": none), so that a failed backfill is retried.
+    `policies`: the column policies that changed ("": none), so that the table is read again. `misfit`: why the settings
+    no longer fit the table, so that it fails when its next changes arrive ("": they fit). `shape`: its current shape.
     """
 
     id: TableId
@@ -67,10 +67,12 @@ TransactionsBack = Callable[[Callable[[Position], bool]], pa.Table]
 
 
 class SourceHistory(Enum):
-    """Whether the source's log still has everything since the change log's end. LOST: an operator accepted that it
-    does not, and the position is a new one. RELEASED: the position is a new one because the source released its log
-    to keep a budget, or removed it by itself, and the settings have the capture continue then. MOVED: the position is a
-    new one at another server, to which an operator moved the log."""
+    """Whether the source's log still has everything since the change log's end: CONTINUES if it has.
+
+    In the other cases the position is a new one. LOST: an operator accepted that changes are missing. RELEASED: the
+    source released its log to keep a budget, or removed it by itself, and the settings have the capture continue then.
+    MOVED: an operator moved the log to another server.
+    """
 
     CONTINUES = "continues"
     LOST = "lost"
@@ -80,10 +82,10 @@ class SourceHistory(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TablesToReread:
-    """Captured tables with values in the log that were kept by other settings than the current ones.
+    """Captured tables with values in the log that other settings than the current ones produced.
 
-    `tables`: the log's rows differ from what the current settings would produce; the caller reads them again.
-    `retried`: only if their backfill failed, since it may succeed now.
+    `tables`: the log's rows differ from what the current settings would produce; the caller reads these tables again.
+    `retried`: tables to read again only if their backfill failed, since it may succeed now.
     """
 
     tables: frozenset[TableId] = frozenset()
@@ -101,10 +103,11 @@ class TablesToReread:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Where a capture begins. `checkpoint` is the log's, with the source's `position` and what it stores in `source`.
+    """Where a capture begins. `checkpoint` is the log's, with the source's `position` and the state that the source
+    stores in `source`.
 
-    The caller stores what is left to do together with the checkpoint: after LOST, every table is read again; after
-    RELEASED and MOVED those that cannot be compared with the source.
+    The caller stores, together with the checkpoint, which tables are still to be read again: after LOST every table;
+    after RELEASED and MOVED those that cannot be compared with the source.
     """
 
     checkpoint: Checkpoint
@@ -147,10 +150,12 @@ class Source(Protocol):
         ...
 
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
-        """The tables that the settings select but that cannot be captured, sorted.
+        """Return the tables that the settings select but that cannot be captured, sorted.
 
-        None: as of the last `prepare` or `tables`; sends no query to the server and may be called from any thread. With
-        a checkpoint: the tables that a start from it would skip, according to the server. Nothing is prepared."""
+        `checkpoint` None: as of the last `prepare` or `tables`; sends no query to the server and may be called from any
+        thread. With a checkpoint: the tables that a start from it would skip, according to the server. Nothing is
+        prepared.
+        """
         ...
 
     def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
@@ -163,10 +168,10 @@ class Source(Protocol):
         ...
 
     def compare_rows(self, known: Mapping[TableId, KnownRows]) -> RowsCompared:
-        """Compare the current rows of tables with the version at which they were read. Tables whose version is
-        unchanged, or that were dropped, are not in the result.
+        """Compare the current row versions of tables with those at which their rows were read.
 
-        A source whose log reports every statement that changes rows finds nothing. May be called from any thread.
+        Tables whose version is unchanged, or that were dropped, are not in the result. For a source whose log reports
+        every statement that changes rows, the result is empty. May be called from any thread.
         """
         ...
 
@@ -179,10 +184,11 @@ class Source(Protocol):
     def doctor(self) -> Sequence[Finding]: ...
 
     def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
-        """Whether the server still has the log that this change log continues from: what would make `prepare` stop, or
-        a finding that nothing does; empty if the log has no position yet. Nothing is changed.
+        """Return why `prepare` would stop, or a finding that the server still has the log that this change log
+        continues from.
 
-        `newest` returns the log's latest checkpoint at each call: a daemon may be writing to it.
+        Empty if the log has no position yet. Nothing is changed. `newest` returns the log's latest checkpoint at each
+        call, because a daemon may be writing to it.
 
         Raises:
             SourceUnavailable: the server cannot be queried.
@@ -190,22 +196,25 @@ class Source(Protocol):
         ...
 
     def left_behind(self, log_id: str) -> Sequence[Finding]:
-        """What other logs of cdcflow seem to have left at the source at a cost to it (slots that retain its log), each
-        with the SQL that removes it. Nothing is changed."""
+        """Return objects at the source that other logs of cdcflow seem to have left, and that cost it something (slots
+        that retain its log), each with the SQL that removes it. Nothing is changed."""
         ...
 
     def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
-        """Remove what was created at the source for this log. What another log uses is not touched, and an object that
-        no longer exists is no error. The log cannot resume from its position afterwards.
+        """Remove the objects that were created at the source for this log.
+
+        Objects that another log uses are not touched, and an object that no longer exists is no error. The log cannot
+        resume from its position afterwards.
 
         Raises:
             ConfigurationError: another process still reads for this log, or the source is not the log's.
-            SourceUnavailable: no answer; what was already removed remains removed, and the next call resumes.
+            SourceUnavailable: no answer; objects that were already removed remain removed, and the next call resumes.
         """
         ...
 
     def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:
-        """`log_id`: the log whose status is requested; "": there is no log yet."""
+        """Return how far the source is ahead, and how much log it retains. `log_id`: the log concerned; "": no log
+        exists yet."""
         ...
 
     def close(self) -> None: ...
@@ -216,8 +225,10 @@ class Covering(Protocol):
     """A source that can report which of its captured tables' changes reach the stream at all."""
 
     def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:
-        """Why changes of captured tables (each with its `incarnation`) may not reach the stream, according to the
-        server's current catalog. A table that is not in the result is covered. May be called from any thread.
+        """Return why changes of captured tables may not reach the stream, according to the server's current catalog.
+
+        `captured` has each table's `incarnation`. A table that is not in the result is covered. May be called from any
+        thread.
 
         Raises:
             SourceUnavailable, RightMissing: the server cannot be queried.
@@ -230,33 +241,40 @@ class RowsElsewhere(Protocol):
     """A source that may read existing rows at another server than the one that it captures changes from."""
 
     def rows_from(self) -> str:
-        """Which server existing rows are read from, and what chunks wait for there; "" if it is the server of the
-        changes. Any thread may call it."""
+        """Describe the server that existing rows are read from, and what chunks wait for at that server; "" if it is
+        the server of the changes. Any thread may call it."""
         ...
 
 
 @runtime_checkable
 class Choosy(Protocol):
-    """A source that skips new tables which its user refuses, so that they stop no others."""
+    """A source that skips new tables which its caller refuses, so that they do not stop the other tables."""
 
     def refuse_with(self, check: Callable[[Table], object]) -> None:
-        """Called before `prepare`. `check` raises ConfigurationError for the shape of a table that must be refused."""
+        """Set the check that refuses tables; called before `prepare`.
+
+        `check` gets the shape of a table, and raises ConfigurationError if the table must be refused.
+        """
         ...
 
 
 @runtime_checkable
 class ShapeAsking(Protocol):
-    """A source whose stream has changes of tables that no longer exist: it takes their shapes from the log."""
+    """A source whose stream has changes of tables that no longer exist, so that it takes their shapes from the log."""
 
     def use_shapes(self, shape_of: Callable[[TableId], Table | None]) -> None:
-        """Called before `prepare`. `shape_of`: the shape of a table's latest rows in the log, or None if it has no
-        rows; called from the stream's thread, which may not be the log's."""
+        """Set the function that returns logged shapes; called before `prepare`.
+
+        `shape_of` returns the shape of a table's latest rows in the log, or None if the log has no rows of it. It is
+        called from the stream's thread, which may not be the log's.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A digest of some of a table's rows. Only two of the same `shape` (the columns and their types) compare."""
+    """A digest of some of a table's rows. Only two samples of the same `shape` (the columns and their types)
+    compare."""
 
     shape: str
     digest: str
@@ -267,7 +285,8 @@ class Sampled(Protocol):
     """A source that can read a few rows of a table, to detect whether they changed without being logged."""
 
     def sample(self, table: TableId, key: Sequence[str]) -> Sample | None:
-        """Read the current committed values of a few rows, the same rows at each call. None: the table is gone.
+        """Digest the current committed values of a few rows, the same rows at each call. None if the table no longer
+        exists.
 
         `key`: the names of the key's columns, at least one. Cheap for tables of any size. Any thread may call it.
 
@@ -279,8 +298,8 @@ class Sampled(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EventComparison:
-    """A row event that was decoded in two ways. It ends at `position`; `columns` are those whose values differ, and
-    `failure` is any other difference ("": none). `by`: the other decoder."""
+    """The result of decoding a row event in two ways. The event ends at `position`; `columns` are those whose values
+    differ, and `failure` is any other difference ("": none). `by`: the other decoder."""
 
     table: TableId
     position: str
@@ -298,8 +317,10 @@ class SecondOpinion(Protocol):
     """A source whose row events can also be decoded by another library, to check its own decoder."""
 
     def sample_events(self, *, wanted: bool) -> None:
-        """Start or stop keeping a row event of the stream for `compare_event` now and then. May be called from any
-        thread, and often."""
+        """Start (or, if not `wanted`, stop) keeping a row event of the stream now and then, for `compare_event`.
+
+        May be called from any thread, and often.
+        """
         ...
 
     def compare_event(self) -> EventComparison | None:

@@ -1,4 +1,4 @@
-"""A source as what measures its load sees it."""
+"""Measures how busy a source is: what the code that paces reading requires of a source."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from cdcflow.model.source_load import SourceLoad
 class SourceProbe(Protocol):
     """Measures how busy a source is. Used by one thread; connects at the first query.
 
-    Every method raises SourceUnavailable if the server does not answer. What a server does not report, or not to this
-    user, is in `SourceLoad.unknown`.
+    Every method raises SourceUnavailable if the server does not answer. Values that a server does not report, or not to
+    this user, are listed in `SourceLoad.unknown`.
     """
 
     def load(self) -> SourceLoad:
-        """Measure what the settings limit."""
+        """Measure the load values that the settings limit."""
         ...
 
     def commit(self) -> float:

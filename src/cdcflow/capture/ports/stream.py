@@ -44,7 +44,10 @@ class Stream(Protocol):
         ...
 
     def acknowledge(self, position: Position) -> None:
-        """Everything up to this position is durable in the log; the server may discard it. Never moves backwards."""
+        """Tell the server that everything up to this position is durable in the log, so that it may discard it.
+
+        The acknowledged position never moves backwards.
+        """
         ...
 
     def close(self) -> None: ...
