@@ -13,6 +13,7 @@ from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.cli.table_commands import key_of
 from cdcflow.daemon import signals
+from cdcflow.reports import readable
 
 if TYPE_CHECKING:
     from cdcflow.log.query.answers import Found, Moment
@@ -128,7 +129,7 @@ def diff(
             typer.echo(f"  + {_values(one.after)}")
     typer.echo(
         f"{len(found.found)} rows differ between offset {found.first.offset} and {found.last.offset};"
-        f" {output.number(found.touched)} keys had a change in between"
+        f" {readable.number(found.touched)} keys had a change in between"
     )
     if found.truncated:
         typer.echo(f"only the {limit} of them with the latest changes were compared: raise --limit")

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath
 from cdcflow.config import Config, load
 from cdcflow.config.places import check_writable, warehouse_places
 from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import word
+from cdcflow.reports import readable
 
 ANSWER_WITHIN_S = 75
 
@@ -43,7 +43,7 @@ def attach(
     if report.rows is None:
         typer.echo(f"{table} has its base already")
     else:
-        typer.echo(f"{table}: {output.number(report.rows)} rows of {report.said} are its base")
+        typer.echo(f"{table}: {readable.number(report.rows)} rows of {report.said} are its base")
         if report.left_out:
             typer.echo(f"excluded, because the table has no such columns: {', '.join(report.left_out)}")
     typer.echo(f"next: run `cdcflow merge`, then `cdcflow repair {word(table)}`")

@@ -11,11 +11,13 @@ import typer
 
 from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
-from cdcflow.cli.status import reading_text
 from cdcflow.config import Config, load
 from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.daemon.lean import lean
 from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.reports import readable
+from cdcflow.reports.parts import TextTable
+from cdcflow.reports.status import reading_text
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -128,8 +130,8 @@ def _tell(json: bool, tables: Tables) -> None:
     if json:
         output.print_json(tables)
         return
-    rows = [(name, f.get("state"), output.number(f.get("rows")), f.get("reason") or "") for name, f in tables.items()]
-    output.stdout().print(output.table(None, ("table", "state", "rows", ""), rows))
+    rows = [(name, f.get("state"), readable.number(f.get("rows")), f.get("reason") or "") for name, f in tables.items()]
+    output.show([TextTable(("table", "state", "rows", ""), rows)])
 
 
 class BackfillProgress:
@@ -191,13 +193,13 @@ class BackfillProgress:
                 total=units or (1 if done else None),
                 completed=(units or 1) if done else min(fields.get("units_done") or 0, units),
                 state=str(fields.get("state")),
-                rows=output.number(fields.get("rows")),
+                rows=readable.number(fields.get("rows")),
             )
 
     def _say(self, tables: Mapping[str, Mapping[str, Any]]) -> None:
         for name, fields in tables.items():
-            rows = output.number(fields.get("rows"))
-            line = f"backfill {name} {fields.get('state')} {output.percent(fields)} rows={rows}"
+            rows = readable.number(fields.get("rows"))
+            line = f"backfill {name} {fields.get('state')} {readable.percent(fields)} rows={rows}"
             if self._said.get(name) != line:
                 self._said[name] = line
                 self._console.print(line, markup=False)

@@ -26,6 +26,7 @@ from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, KafkaLog, load
 from cdcflow.errors import CdcflowError, ConfigurationError
+from cdcflow.reports import readable
 from cdcflow.version import __version__
 
 EVENTS_MAX = 2000
@@ -79,9 +80,9 @@ def bundle(
         files = [{"name": p.name, "bytes": len(c), "text": p.text} for p, c in made]
         output.print_json({"path": str(path), "files": files})
         return
-    typer.echo(f"{path} ({output.size(path.stat().st_size)}) holds")
+    typer.echo(f"{path} ({readable.size(path.stat().st_size)}) holds")
     for part, content in made:
-        typer.echo(f"  {part.name:<16} {output.size(len(content)):>9}  {part.text}")
+        typer.echo(f"  {part.name:<16} {readable.size(len(content)):>9}  {part.text}")
     typer.echo(
         "No secrets and no values of rows are in it; names of tables and columns are. Read it before you send it."
     )

@@ -12,6 +12,8 @@ from cdcflow.cli import output
 from cdcflow.cli.ask import Where
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.daemon import signals
+from cdcflow.reports import readable
+from cdcflow.reports.parts import TextTable
 
 if TYPE_CHECKING:
     from cdcflow.log.query.consumers import Consumers, Listed
@@ -77,15 +79,15 @@ def list_consumers(
             one.state.name,
             ", ".join(one.state.definition.tables or ("all",)) + (f" ({ops})" if (ops := _ops(one)) else ""),
             "backfill" if one.state.is_in_backfill else "changes",
-            output.number(one.state.committed.offset),
-            output.number(one.behind),
-            "" if one.seconds is None else output.age(one.seconds),
+            readable.number(one.state.committed.offset),
+            readable.number(one.behind),
+            "" if one.seconds is None else readable.age(one.seconds),
             one.held_by or "",
         )
         for one in found
     ]
     heads = ("consumer", "tables", "reads", "offset", "rows behind", "behind", "read by")
-    output.stdout().print(output.table(None, heads, rows))
+    output.show([TextTable(heads, rows)])
 
 
 @app.command()

@@ -9,8 +9,10 @@ import typer
 
 from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
-from cdcflow.cli.output import utc_time
 from cdcflow.config import load
+from cdcflow.reports import readable
+from cdcflow.reports.parts import TextTable
+from cdcflow.reports.readable import utc_time
 
 if TYPE_CHECKING:
     from cdcflow.tables.cut import Cut, ListedCut
@@ -52,7 +54,7 @@ def cuts(
         output.print_json([_plain(one) for one in listed])
     elif listed:
         columns = ("cut", "position", "committed", "published", "offset", "tables")
-        output.stdout().print(output.table(None, columns, [_row(one) for one in listed], numbers=2))
+        output.show([TextTable(columns, [_row(one) for one in listed], 2)])
     else:
         typer.echo(f"no cut was published in {place} yet")
 
@@ -63,14 +65,21 @@ def _print_tables(cut: Cut, *, json: bool) -> None:
         return
     typer.echo(f"cut {cut.cut}, as of {utc_time(cut.commit_clock)}")
     rows = [(name, one.version, "yes" if one.complete else "no", one.path) for name, one in sorted(cut.tables.items())]
-    output.stdout().print(output.table(None, ("table", "version", "whole", "path"), rows))
+    output.show([TextTable(("table", "version", "whole", "path"), rows)])
     for name, why in sorted(cut.left_out.items()):
         typer.echo(f"{name} is not in the cut: {why}")
 
 
 def _row(cut: ListedCut) -> tuple[object, ...]:
     position = cut.position.partition(";")[0]  # of a binary log's without the GTIDs, which fill a screen
-    return cut.cut, position, utc_time(cut.commit_clock), utc_time(cut.published), output.number(cut.offset), cut.tables
+    return (
+        cut.cut,
+        position,
+        utc_time(cut.commit_clock),
+        utc_time(cut.published),
+        readable.number(cut.offset),
+        cut.tables,
+    )
 
 
 def _plain(cut: ListedCut) -> dict[str, object]:

@@ -12,6 +12,7 @@ from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
+from cdcflow.reports import readable
 
 if TYPE_CHECKING:
     from cdcflow.targets.delivery import TableDelivery
@@ -79,7 +80,7 @@ class _Delivery:
             if self._json:
                 output.print_json({"target": self._name, **one.to_json()})
             else:
-                typer.echo(output.plain(f"{self._name}: {one.table}: {_in_words(one)}"))
+                typer.echo(readable.plain(f"{self._name}: {one.table}: {_in_words(one)}"))
         return not any(one.problem for one in report.tables)
 
     def deliver_once(self) -> bool:
@@ -97,7 +98,7 @@ class _Delivery:
                 return not stopped and not done["waiting_tables"]
             typer.echo(f"{self._name}: {error.holder} has delivered through offset {done['offset']}")
             for table, why in stopped.items():
-                typer.echo(output.plain(f"{self._name}: {table}: not delivered: {why['reason']}; {why['remedy']}"))
+                typer.echo(readable.plain(f"{self._name}: {table}: not delivered: {why['reason']}; {why['remedy']}"))
             return not stopped and not done["waiting_tables"]
 
     def deliver_or_wait(self, *, is_alone: bool) -> None:
@@ -113,7 +114,7 @@ class _Delivery:
                 raise
             text = "; ".join(filter(None, (str(error).splitlines()[0], error.remedy)))
             if text != self._waits:
-                typer.echo(output.plain(f"{self._name}: waits: {text}"), err=True)
+                typer.echo(readable.plain(f"{self._name}: waits: {text}"), err=True)
             self._waits = text
 
 

@@ -12,6 +12,7 @@ from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
+from cdcflow.reports import readable
 
 _SIGNS = {"ok": "[green]ok[/]     ", "warning": "[yellow]warning[/]", "error": "[red]error[/]  "}
 
@@ -42,9 +43,9 @@ def _print(findings: Sequence[Finding]) -> None:
     console = output.stdout()
     for finding in findings:
         console.print(_SIGNS[finding.level], end=" ", markup=True)
-        console.print(output.plain(f"{finding.subject}: {finding.text}"), markup=False)
+        console.print(readable.plain(f"{finding.subject}: {finding.text}"), markup=False)
         if finding.remedy is not None:
-            console.print(f"          {output.plain(finding.remedy)}", markup=False, style="bold")
+            console.print(f"          {readable.plain(finding.remedy)}", markup=False, style="bold")
 
 
 def script(findings: Sequence[Finding]) -> Iterator[str]:
@@ -70,7 +71,7 @@ def script(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _statement(sql: str, *, is_needed: bool) -> str:
-    if output.plain(sql) != sql:
+    if readable.plain(sql) != sql:
         return _comment(f"a name in this statement has control characters, so write it yourself: {sql}")
     return f"{sql};" if is_needed else _comment(f"{sql};")
 
@@ -80,4 +81,4 @@ def _comment(text: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(output.plain(text).split())
+    return " ".join(readable.plain(text).split())

@@ -9,10 +9,11 @@ import typer
 
 from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
-from cdcflow.cli.output import utc_time
 from cdcflow.cli.table_commands import key_of
 from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
+from cdcflow.reports import readable
+from cdcflow.reports.readable import utc_time
 
 if TYPE_CHECKING:
     from cdcflow.tables.job.explanation import Explained, ExplainedTransaction
@@ -66,7 +67,7 @@ def tell(found: Explained) -> None:
     )
     since = "" if found.before is None else f" since version {found.before}"
     typer.echo(
-        f"  new{since}: {output.number(found.changes)} changes in {output.number(found.count)} transactions,"
+        f"  new{since}: {readable.number(found.changes)} changes in {readable.number(found.count)} transactions,"
         f" offsets {found.first} to {found.offset}"
     )
     if found.segments:

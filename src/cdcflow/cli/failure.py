@@ -22,7 +22,7 @@ __all__ = [
 
 def block(error: CdcflowError) -> str:
     """The message for users: the kind and the text, then indented what to do and where to read more. No traceback."""
-    from cdcflow.cli.output import plain  # `cdcflow --help` does not need it
+    from cdcflow.reports.readable import plain  # `cdcflow --help` does not need it
 
     message, *rest = plain(error.with_section).split("\n")
     return "\n".join([f"{type(error).__name__}: {message}", *(f"  {line.strip()}" for line in rest)])

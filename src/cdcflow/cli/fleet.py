@@ -12,6 +12,8 @@ import typer
 from cdcflow.cli import failure, output
 from cdcflow.cli.options import Json
 from cdcflow.config import load_fleet
+from cdcflow.reports import readable
+from cdcflow.reports.parts import TextTable
 
 if TYPE_CHECKING:
     from cdcflow.fleet.members import Outage
@@ -61,7 +63,7 @@ def _print(shown: Sequence[Pipeline], outages: Sequence[Outage]) -> None:
     from cdcflow.fleet.pipelines import utc
 
     for outage in outages:
-        typer.echo(output.plain(f"cannot be read: {outage.reason}"))
+        typer.echo(readable.plain(f"cannot be read: {outage.reason}"))
     rows = []
     for one in shown:
         numbers = one.numbers
@@ -70,7 +72,7 @@ def _print(shown: Sequence[Pipeline], outages: Sequence[Outage]) -> None:
             (
                 one.name,
                 one.state,
-                output.age(numbers["lag_seconds"]) if "lag_seconds" in numbers else "",
+                readable.age(numbers["lag_seconds"]) if "lag_seconds" in numbers else "",
                 "" if used is None else f"{100 * used:.0f} %",
                 "" if "fresh_as_of" not in numbers else utc(numbers["fresh_as_of"]),
                 "" if merged is None else utc(merged),
@@ -79,5 +81,5 @@ def _print(shown: Sequence[Pipeline], outages: Sequence[Outage]) -> None:
             )
         )
     columns = ("pipeline", "state", "lag", "source keeps", "fresh as of", "merged", "verified", "")
-    output.stdout().print(output.table(None, columns, rows))
+    output.show([TextTable(columns, rows)])
     typer.echo(f"{len(shown)} pipelines")

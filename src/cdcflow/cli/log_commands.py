@@ -16,6 +16,8 @@ from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json, OnMaster
 from cdcflow.config import KafkaLog, byte_count, load, seconds
 from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.reports import readable
+from cdcflow.reports.parts import TextTable
 
 if TYPE_CHECKING:
     from cdcflow.capture.interleave.progress import CommandRecord
@@ -80,14 +82,14 @@ def list_segments(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> No
             f"{s.first_offset}-{s.last_offset}",
             f"{s.first_cut}-{s.last_cut}",
             s.last_transaction - s.first_transaction + 1,
-            output.number(s.last_offset - s.first_offset + 1),
-            output.size(sum(f.bytes for f in s.files)),
+            readable.number(s.last_offset - s.first_offset + 1),
+            readable.size(sum(f.bytes for f in s.files)),
             ", ".join(sorted({_name(f.table) for f in s.files if f.table is not None})),
         )
         for s in segments
     ]
     columns = ("offsets", "cuts", "transactions", "rows", "size", "tables")
-    output.stdout().print(output.table(None, columns, rows))
+    output.show([TextTable(columns, rows)])
     end = _end(log)
     sealed = segments[-1].last_offset if segments else 0
     typer.echo(f"{len(segments)} segments; {max(0, end - 1 - sealed)} rows are still in the journal")
@@ -112,7 +114,7 @@ def list_commands(
         return
     rows = [(one.number, _moment(one.at_us), one.asked_by, one.op, *_details_and_outcomes(one)) for one in found]
     columns = ("number", "when", "who", "operation", "with", "outcome")
-    output.stdout().print(output.table(None, columns, rows))
+    output.show([TextTable(columns, rows)])
 
 
 @app.command("repairs")
@@ -146,7 +148,7 @@ def list_repairs(
         for one in found
     ]
     columns = ("number", "table", "offsets", "keys", "deleted", "left", "known until", "repaired at")
-    output.stdout().print(output.table(None, columns, rows))
+    output.show([TextTable(columns, rows)])
 
 
 @app.command("gaps")
@@ -169,7 +171,7 @@ def list_gaps(
         output.print_json([{"number": one.number, **one.to_json()} for one in found])
         return
     rows = [(one.number, _moment(one.at_us), one.before, one.after, one.offset) for one in found]
-    output.stdout().print(output.table(None, ("number", "when", "known until", "known since", "offset"), rows))
+    output.show([TextTable(("number", "when", "known until", "known since", "offset"), rows)])
 
 
 def _details_and_outcomes(one: CommandRecord) -> tuple[str, str]:
@@ -201,7 +203,7 @@ def check(
         parts = "topic ranges" if isinstance(settings.log, KafkaLog) else "journals"
         seen = f"{report.segments} segments, {report.journals} {parts}, {report.transactions:,} transactions"
         verdict = "the log is whole" if report.is_whole else f"{len(report.faults)} faults"
-        typer.echo(f"{verdict}: {seen}, {report.rows:,} rows, {output.size(report.bytes)}")
+        typer.echo(f"{verdict}: {seen}, {report.rows:,} rows, {readable.size(report.bytes)}")
     if not report.is_whole:
         raise typer.Exit(failure.FINDINGS)
 
@@ -230,7 +232,7 @@ def compact(
         output.print_json([{"first": s.first_offset, "last": s.last_offset, "of": count} for s, count in made])
         return
     for segment, count in made:
-        typer.echo(f"{segment.first_offset}-{segment.last_offset}: {output.size(segment.size)}, of {count} segments")
+        typer.echo(f"{segment.first_offset}-{segment.last_offset}: {readable.size(segment.size)}, of {count} segments")
     typer.echo(f"{sum(count for _, count in made)} segments became {len(made)}")
 
 
@@ -290,7 +292,7 @@ def expire(
     if not gone:
         typer.echo(f"no {'other ' if left else ''}segment is old enough; the latest one always remains")
         return
-    size = output.size(sum(s.size for s in gone))
+    size = readable.size(sum(s.size for s in gone))
     typer.echo(f"{len(gone)} segments ({size}) are gone; the log begins at offset {gone[-1].last_offset + 1}")
     for name in left_behind(wiring.sealed_layout(settings)):
         typer.echo(f"consumer {name} had not read all of them: `cdcflow consumer restart {name}`")
@@ -348,7 +350,7 @@ def index(
         output.print_json({"indexed": done, "files": files, "bytes": size, "last_offset": indexing.last_offset})
         return
     typer.echo(
-        f"{done} segments were indexed; the index has {files} files ({output.size(size)}) and reaches offset"
+        f"{done} segments were indexed; the index has {files} files ({readable.size(size)}) and reaches offset"
         f" {indexing.last_offset}"
     )
 
@@ -413,11 +415,11 @@ def _list_topic_ranges(settings: KafkaLog, log: LogReader, json: bool) -> None:
         (
             f"{s.first_offset}-{end - 1}" if end > s.first_offset else "none",
             s.topic_offset,
-            output.number(end - s.first_offset),
+            readable.number(end - s.first_offset),
         )
         for s, end in zip(topic_ranges, ends, strict=True)
     ]
-    output.stdout().print(output.table(None, ("offsets", "topic offset", "rows"), rows))
+    output.show([TextTable(("offsets", "topic offset", "rows"), rows)])
     typer.echo(f"{len(topic_ranges)} ranges in {log.name}")
     if history.exists():
         offsets = history.segment_offsets()

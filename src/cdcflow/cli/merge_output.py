@@ -12,6 +12,8 @@ import typer
 
 from cdcflow.cli import output
 from cdcflow.log.fold.completeness import IN_DOUBT
+from cdcflow.reports import readable
+from cdcflow.reports.parts import TextTable
 
 if TYPE_CHECKING:
     from cdcflow.tables.job.reports import MergeProgress, MergeReport, SeveralReport, TableMergeReport
@@ -45,20 +47,20 @@ def tell(report: MergeReport, *, json: bool = False) -> None:
 def tell_tables(tables: Sequence[TableMergeReport]) -> None:
     """Print the result for each table."""
     rows = [
-        (t.name, output.number(t.changes), t.version, _whole(t), t.engine or "-", f"{t.seconds:.1f} s")
+        (t.name, readable.number(t.changes), t.version, _whole(t), t.engine or "-", f"{t.seconds:.1f} s")
         for t in tables
         if t.left_out is None
     ]
     if rows:
         columns = ("table", "changes", "version", "whole", "engine", "took")
-        output.stdout().print(output.table(None, columns, rows))
+        output.show([TextTable(columns, rows)])
     for table in tables:
         if table.left_out is not None:
             typer.echo(f"{table.name} is not in the cut: {table.left_out}", err=True)
         for promise, count in table.warned.items():
-            typer.echo(f"{table.name} breaks its contract: {promise} ({output.number(count)} rows)", err=True)
+            typer.echo(f"{table.name} breaks its contract: {promise} ({readable.number(count)} rows)", err=True)
         if table.quarantined:
-            typer.echo(f"{table.name}: {output.number(table.quarantined)} rows are in its quarantine", err=True)
+            typer.echo(f"{table.name}: {readable.number(table.quarantined)} rows are in its quarantine", err=True)
         for edit in table.edits:
             typer.echo(f"another program changed {table.name}: {edit}", err=True)
 

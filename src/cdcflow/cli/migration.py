@@ -10,6 +10,7 @@ import typer
 from cdcflow.cli import failure, output
 from cdcflow.config import load
 from cdcflow.daemon.interfaces.control_socket import ask
+from cdcflow.reports import readable
 
 if TYPE_CHECKING:  # `cdcflow --help` need not load the capture
     from cdcflow.capture.plan import Cost
@@ -28,7 +29,7 @@ def rehearse_statement(config: Path, ddl: str, *, json: bool) -> None:
         output.print_json(found.to_json())
     else:
         for line in lines_of(found):
-            typer.echo(output.plain(line))
+            typer.echo(readable.plain(line))
     if found.breaks:
         raise typer.Exit(failure.FINDINGS)
 
@@ -72,6 +73,6 @@ def _finding(one: SettingFinding) -> list[str]:
 
 
 def _cost(cost: Cost) -> str:
-    rows = output.number(cost.rows) if cost.rows is not None else f"at least {output.number(cost.rows_at_least)}"
-    time = "unknown time" if cost.seconds is None else f"about {output.age(cost.seconds)}"
+    rows = readable.number(cost.rows) if cost.rows is not None else f"at least {readable.number(cost.rows_at_least)}"
+    time = "unknown time" if cost.seconds is None else f"about {readable.age(cost.seconds)}"
     return f"{rows} rows by the server's statistics, {time}"

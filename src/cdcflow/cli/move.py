@@ -14,6 +14,8 @@ from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load
 from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError
+from cdcflow.reports import readable
+from cdcflow.reports.parts import TextTable
 
 if TYPE_CHECKING:  # `cdcflow --help` need not load the capture
     from cdcflow.model.position import Checkpoint
@@ -88,7 +90,7 @@ def _check_stopped(settings: Config) -> None:
 
 def _tell(event: str, fields: Mapping[str, object]) -> None:
     """Events of the move, on stderr."""
-    typer.echo(output.plain(" ".join([event, *(f"{name}={value}" for name, value in fields.items())])), err=True)
+    typer.echo(readable.plain(" ".join([event, *(f"{name}={value}" for name, value in fields.items())])), err=True)
 
 
 def _line_to_change(config: Path, file: Config, settings: Config) -> str:
@@ -112,15 +114,15 @@ def _show(settings: Config, planned: PlannedMove) -> None:
         ("missing", "nothing" if plan.is_whole else "what was committed after the log's end: there will be a gap"),
         ("log's end", _end(wiring.log_reader(settings).newest_checkpoint())),
     ):
-        typer.echo(output.plain(f"{name + ':':<10} {text}"))
-    rows = [(t.id, _OUTCOMES[what], output.number(t.rows), output.size(t.bytes)) for t, what in planned.tables]
-    output.stdout().print(output.table(None, ("table", "", "rows", "bytes"), rows, numbers=2))
+        typer.echo(readable.plain(f"{name + ':':<10} {text}"))
+    rows = [(t.id, _OUTCOMES[what], readable.number(t.rows), readable.size(t.bytes)) for t, what in planned.tables]
+    output.show([TextTable(("table", "", "rows", "bytes"), rows, 2)])
     for step in plan.steps:
-        typer.echo(output.plain(f"then: {step}"))
+        typer.echo(readable.plain(f"then: {step}"))
     for found in plan.findings:
-        typer.echo(output.plain(f"{found.level}: {found.subject}: {found.text}"))
+        typer.echo(readable.plain(f"{found.level}: {found.subject}: {found.text}"))
         if found.remedy is not None:
-            typer.echo(output.plain(f"    {found.remedy}"))
+            typer.echo(readable.plain(f"    {found.remedy}"))
 
 
 def _end(checkpoint: Checkpoint) -> str:

@@ -14,6 +14,7 @@ from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load
 from cdcflow.daemon.events import send_structlog_to
 from cdcflow.errors import ConfigurationError
+from cdcflow.reports import readable
 
 Files = Annotated[
     list[Path] | None, typer.Argument(help="Files of tests. Default: those that the setting `tests` names.")
@@ -66,7 +67,7 @@ def run_tests(settings: Config, files: Sequence[Path], only: str = "", *, show: 
     for result in run_files(settings, chosen, only):
         results.append(result)
         if show:
-            typer.echo(output.plain(_line(result)))
+            typer.echo(readable.plain(_line(result)))
     return results
 
 

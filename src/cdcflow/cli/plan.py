@@ -16,6 +16,8 @@ from cdcflow.config import Config, load
 from cdcflow.config.changes import digest, settings_as_text
 from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
+from cdcflow.reports import readable
+from cdcflow.reports.parts import TextTable
 
 if TYPE_CHECKING:  # `cdcflow --help` need not load the capture
     from cdcflow.capture.plan import Plan, TablePlan
@@ -121,7 +123,7 @@ def _show_tests(tests: Sequence[CaseResult]) -> None:
     from cdcflow.cli.pipeline_tests import summary
 
     for test in _failures(tests):
-        typer.echo(output.plain(f"test failed: {test.report()}"))
+        typer.echo(readable.plain(f"test failed: {test.report()}"))
     typer.echo(f"tests: {summary(tests)}")
     if _failures(tests):
         typer.echo("refused: tests of this pipeline failed\n  remedy: correct the settings, or the tests")
@@ -247,11 +249,11 @@ def show(found: Plan) -> None:
         typer.echo(f"Nothing changes: {len(found.tables)} tables are captured as in the settings file.")
     if found.settings:
         rows = [(c.name, c.before or "", c.now or "", _how(c.taken)) for c in found.settings]
-        output.stdout().print(output.table("Settings", ("setting", "in use", "file", "applied"), rows))
+        output.show([TextTable(("setting", "in use", "file", "applied"), rows, title="Settings")])
         typer.echo("")
     if changed:
         tables = [(t.name, t.action, *_size(t), t.why) for t in changed]
-        output.stdout().print(output.table("Tables", ("table", "what", "rows", "bytes", "why"), tables))
+        output.show([TextTable(("table", "what", "rows", "bytes", "why"), tables, title="Tables")])
         typer.echo(f"{len(found.tables) - len(changed)} tables do not change.\n")
     warnings = [_Line("warning", w) for w in found.warnings]
     for line in (*_cost(found), *_merges(found), *_of_merges(found), *warnings, *_refusals(found)):
@@ -276,7 +278,7 @@ def _show_deliveries(settings: Config, does: _Alongside) -> None:
 
 
 def _size(table: TablePlan) -> tuple[str, str]:
-    return (output.number(table.rows), output.size(table.bytes)) if table.is_read else ("", "")
+    return (readable.number(table.rows), readable.size(table.bytes)) if table.is_read else ("", "")
 
 
 def _how(taken: str) -> str:
@@ -311,11 +313,11 @@ def _cost(found: Plan) -> list[_Line]:
     cost = found.cost
     if not found.reads:
         return []
-    rows = output.number(cost.rows) if cost.rows is not None else f"at least {output.number(cost.rows_at_least)}"
-    size = output.size(cost.bytes) if cost.bytes is not None else f"at least {output.size(cost.bytes_at_least)}"
+    rows = readable.number(cost.rows) if cost.rows is not None else f"at least {readable.number(cost.rows_at_least)}"
+    size = readable.size(cost.bytes) if cost.bytes is not None else f"at least {readable.size(cost.bytes_at_least)}"
     unknown = "unknown (nothing was read lately to estimate it from, or the server has no statistics)"
-    took = unknown if cost.seconds is None else f"about {output.age(cost.seconds)}, as fast as rows were read lately"
-    kept = "unknown" if cost.log_bytes is None else f"about {output.size(cost.log_bytes)}"
+    took = unknown if cost.seconds is None else f"about {readable.age(cost.seconds)}, as fast as rows were read lately"
+    kept = "unknown" if cost.log_bytes is None else f"about {readable.size(cost.log_bytes)}"
     return [
         _Line("to read", f"{rows} rows, {size}, by the server's statistics"),
         _Line("time", took),
@@ -327,5 +329,7 @@ def _cost(found: Plan) -> list[_Line]:
 def _limits(found: Plan) -> list[_Line]:
     if found.limits is None:
         return []
-    each = [f"{output.age(one.age_s) if one.age_s else output.size(one.bytes)} ({one.name})" for one in found.limits]
+    each = [
+        f"{readable.age(one.age_s) if one.age_s else readable.size(one.bytes)} ({one.name})" for one in found.limits
+    ]
     return [_Line("log that the source keeps, at most", ", ".join(each) or "no limit (docs/budget.md)")]

@@ -13,6 +13,7 @@ from cdcflow.cli.options import Json
 from cdcflow.config.descriptions import Setting, describe
 from cdcflow.config.plugins import GROUPS, PluginGroup, installed_kinds, load_plugin, package_of
 from cdcflow.errors import ConfigurationError
+from cdcflow.reports.parts import TextTable
 
 
 def plugins(
@@ -31,7 +32,7 @@ def plugins(
         output.print_json(found)
     elif found:
         columns = ("kind", "part", "package", "problem")
-        output.stdout().print(output.table(None, columns, [[one[name] for name in columns] for one in found]))
+        output.show([TextTable(columns, [[one[name] for name in columns] for one in found])])
     else:
         typer.echo("no installed package brings a kind (docs/own-source.md)")
     if any(one["problem"] for one in found):
@@ -65,7 +66,7 @@ def _print_settings(kind: str, json: bool) -> None:
         output.print_json([asdict(one) for one in found])
         return
     rows = [[one.name, one.values.replace("`", ""), one.default.replace("`", ""), _plain(one.meaning)] for one in found]
-    output.stdout().print(output.table(None, ("name", "value", "default", "meaning"), rows))
+    output.show([TextTable(("name", "value", "default", "meaning"), rows)])
 
 
 def _plain(text: str) -> str:

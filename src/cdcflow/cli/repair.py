@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdcflow.cli import failure, output
+from cdcflow.cli import failure
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Now
 from cdcflow.cli.verify import Against, kinds_of, leave_word, tell
 from cdcflow.config import Config, load, without_reading_limits
@@ -18,6 +18,7 @@ from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.log.maintenance import state_files
 from cdcflow.model.table import word
+from cdcflow.reports import readable
 from cdcflow.tables.verify.report import Report
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ def _repair_table(settings: Config, table: TableReport, known_until: str | None)
         keys = [list(key) for key in table.keys[first : first + KEYS_AT_ONCE]]
         _order(settings, {"op": "repair", "tables": [table.table], "keys": keys, **until})
         _wait(settings, table.table)
-    typer.echo(f"{table.table}: {output.number(len(table.keys))} rows were read again")
+    typer.echo(f"{table.table}: {readable.number(len(table.keys))} rows were read again")
     return True
 
 

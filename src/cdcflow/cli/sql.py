@@ -11,9 +11,11 @@ import typer
 
 from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
-from cdcflow.cli.output import utc_time
 from cdcflow.config import Config, load, seconds
 from cdcflow.errors import CdcflowError, ConfigurationError
+from cdcflow.reports import readable
+from cdcflow.reports.parts import TextTable
+from cdcflow.reports.readable import utc_time
 
 if TYPE_CHECKING:
     from cdcflow.tables.query_answer import QueryAnswer
@@ -78,7 +80,7 @@ def _print_tables(settings: Config, asked: AskedPoint, *, json: bool) -> None:
         output.print_json(states)
         return
     rows = [(name, state.partition("\n")[0]) for name, state in sorted(states.items())]
-    output.stdout().print(output.table(None, ("table", "state"), rows))
+    output.show([TextTable(("table", "state"), rows)])
 
 
 def _print_answer(settings: Config, query: str, asked: AskedPoint, *, csv: bool, json: bool) -> None:
@@ -98,8 +100,8 @@ def _print_answer(settings: Config, query: str, asked: AskedPoint, *, csv: bool,
 
 def _show(answer: QueryAnswer) -> None:
     shown = [row for row, _ in zip(_rows(answer), range(SHOWN_ROWS_MAX), strict=False)]
-    output.stdout().print(output.table(None, answer.rows.column_names, shown))
-    count = output.number(len(answer))
+    output.show([TextTable(answer.rows.column_names, shown)])
+    count = readable.number(len(answer))
     rest = f"; the first {SHOWN_ROWS_MAX} are shown: --csv or --json print all" if len(answer) > len(shown) else ""
     when = f"cut {answer.cut}, position {answer.position.partition(';')[0] or 'none'}"
     typer.echo(f"{count} rows, {when}, committed by {utc_time(answer.commit_clock)}{rest}", err=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,9 +12,7 @@ from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import load, seconds
 from cdcflow.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from cdcflow.wiring.timelines import Timeline
+from cdcflow.reports.timeline import timeline_lines
 
 WHOLE = "all"
 
@@ -54,12 +51,11 @@ def timeline(
     if json:
         output.print_json(asdict(found))
     elif svg:
-        from cdcflow.cli.timeline_svg import svg_of
+        from cdcflow.reports.timeline_picture import svg_of
 
         typer.echo(svg_of(found))
     else:
-        for line in _lines(found):
-            typer.echo(output.plain(line))
+        output.show(timeline_lines(found))
 
 
 def _moment(text: str, now: float, option: str) -> float:
@@ -77,20 +73,3 @@ def _moment(text: str, now: float, option: str) -> float:
             f"{option} {text}: this is neither a time nor a duration",
             remedy="write a time in UTC, such as 2026-11-30T06:00, or an age, such as 24h",
         ) from None
-
-
-def _lines(found: Timeline) -> Iterator[str]:
-    events = [(one.begin, one.lane, _with_length(one.begin, one.end, one.text)) for one in found.spans]
-    events += [(one.at, one.lane, one.text) for one in found.marks]
-    for at, lane, text in sorted(events):
-        yield f"{_utc(at)}  {lane:<8}  {text}"
-    rows = sum(one.rows for one in found.rates)
-    yield f"{_utc(found.begin)} to {_utc(found.end)}: {len(events)} events, {rows:,} rows in {found.name}"
-
-
-def _with_length(begin: float, end: float, text: str) -> str:
-    return text if end - begin < 1 else f"{text} (for {output.age(end - begin)}, until {_utc(end)})"
-
-
-def _utc(at: float) -> str:
-    return f"{output.utc_time(int(at * 1e6))[:19]}Z"

@@ -20,6 +20,8 @@ from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError, SinkUnavailable, SourceUnavailable
 from cdcflow.log.maintenance import activity, state_files
 from cdcflow.model.table import word
+from cdcflow.reports import readable
+from cdcflow.reports.parts import TextTable
 
 if TYPE_CHECKING:
     from cdcflow.tables.verify.report import Against as Kind
@@ -101,7 +103,7 @@ def _compare_derived(settings: Config, tables: Sequence[str], *, json: bool) -> 
     elif found:
         rows = [(o.table, o.how, o.why or ("equal" if o.is_equal else "different"), o.lacks, o.more) for o in found]
         columns = ("table", "computed", "verdict", "lacks", "more")
-        output.stdout().print(output.table(None, columns, rows, numbers=3))
+        output.show([TextTable(columns, rows, 3)])
     else:
         typer.echo("merge.derive has no table.")
     if not all(one.is_equal for one in found):
@@ -117,14 +119,14 @@ def _compare_targets(settings: Config, tables: Sequence[str], *, json: bool) -> 
         output.print_json({"tables": [one.to_json() for one in found], "is_clean": all(o.is_clean for o in found)})
     else:
         columns = ("target", "table", "verdict", "rows", "lacks", "more")
-        rows = [(o.target, o.table, o.verdict, *map(output.number, (o.rows, o.lacks, o.more))) for o in found]
-        output.stdout().print(output.table(None, columns, rows, numbers=3))
+        rows = [(o.target, o.table, o.verdict, *map(readable.number, (o.rows, o.lacks, o.more))) for o in found]
+        output.show([TextTable(columns, rows, 3)])
         for one in found:
             name = f"{one.target}: {one.table or 'all tables'}"
             if one.not_compared:
-                typer.echo(output.plain(f"{name}: not compared: {', '.join(one.not_compared)}"))
+                typer.echo(readable.plain(f"{name}: not compared: {', '.join(one.not_compared)}"))
             if one.reason or one.remedy:
-                typer.echo(output.plain(f"{name}: " + "; ".join(filter(None, (one.reason, one.remedy)))))
+                typer.echo(readable.plain(f"{name}: " + "; ".join(filter(None, (one.reason, one.remedy)))))
     if not all(one.is_clean for one in found):
         raise typer.Exit(failure.FINDINGS)
 
@@ -206,7 +208,7 @@ def tell(report: Report) -> None:
     """Print what was compared and what differs."""
     if report.tables:
         columns = ("table", "against", "verdict", "rows", "differ", "by", "took")
-        output.stdout().print(output.table(None, columns, [_row(table) for table in report.tables], numbers=3))
+        output.show([TextTable(columns, [_row(table) for table in report.tables], 3)])
     for table in report.tables:
         for line in _lines(table):
             typer.echo(line)
@@ -216,12 +218,12 @@ def tell(report: Report) -> None:
 
 
 def _row(table: TableReport) -> tuple[object, ...]:
-    differ = output.number(table.different) if table.verdict != "not compared" else "-"
+    differ = readable.number(table.different) if table.verdict != "not compared" else "-"
     return (
         table.table,
         table.against,
         table.verdict,
-        output.number(table.rows),
+        readable.number(table.rows),
         differ,
         table.by,
         f"{table.seconds:.1f} s",

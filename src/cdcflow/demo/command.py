@@ -14,6 +14,8 @@ import typer
 from cdcflow.cli import failure, output
 from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
+from cdcflow.reports import readable
+from cdcflow.reports.parts import TextTable
 
 if TYPE_CHECKING:
     from cdcflow.demo.demo_run import DemoOutcome
@@ -105,8 +107,8 @@ def demo(
     lines = [
         (
             v.table,
-            output.number(v.source.rows),
-            output.number(v.target.rows) if v.target else "none",
+            readable.number(v.source.rows),
+            readable.number(v.target.rows) if v.target else "none",
             v.source.hash[:16],
             v.target.hash[:16] if v.target else "none",
             "equal" if v.equal else "DIFFERENT",
@@ -116,9 +118,11 @@ def demo(
     screen.print()
     screen.print(
         output.table(
-            f"source at the fence, {table_format.value.capitalize()} table at the published cut",
-            ("table", "source rows", "target rows", "source hash", "target hash", ""),
-            lines,
+            TextTable(
+                ("table", "source rows", "target rows", "source hash", "target hash", ""),
+                lines,
+                title=f"source at the fence, {table_format.value.capitalize()} table at the published cut",
+            )
         )
     )
     screen.print()

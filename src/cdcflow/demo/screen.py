@@ -16,6 +16,8 @@ from rich.live import Live
 from rich.text import Text
 
 from cdcflow.cli import output
+from cdcflow.reports import readable
+from cdcflow.reports.parts import TextTable
 
 LINE_EVERY_S = 10.0
 """Without a terminal: how long nothing is printed before the current step is named again."""
@@ -97,15 +99,15 @@ class Screen:
 
     def _numbers(self) -> str:
         status = self._status
-        written = f"{output.number(sum(self._writer.values()))} transactions written"
+        written = f"{readable.number(sum(self._writer.values()))} transactions written"
         if not status:
             return f"{written} | the daemon is starting"
         events: Mapping[str, int] = status.get("events") or {}
         parts = [
             written,
             f"cut {status.get('cut', 0)}",
-            f"{output.number(status.get('rows_per_second', 0))} rows/s",
-            f"lag {output.size(status.get('lag_bytes'))}",
+            f"{readable.number(status.get('rows_per_second', 0))} rows/s",
+            f"lag {readable.size(status.get('lag_bytes'))}",
             f"{events.get('window closed', 0)} windows",
         ]
         return " | ".join(parts)
@@ -113,14 +115,14 @@ class Screen:
     def _picture(self) -> Group:
         tables: Mapping[str, Mapping[str, Any]] = self._status.get("tables") or {}
         rows = [
-            (name, f.get("state"), bar(f), output.percent(f), output.number(f.get("rows")))
+            (name, f.get("state"), bar(f), readable.percent(f), readable.number(f.get("rows")))
             for name, f in sorted(tables.items())
         ]
         parts: list[Any] = [Text(self._progress(), style="bold")]  # Any: whatever rich can render
         if self._writer or self._status:
             parts.append(Text(self._numbers(), style="dim"))
         if rows:
-            parts.append(output.table(None, ("table", "backfill", "", "read", "rows"), rows, numbers=2))
+            parts.append(output.table(TextTable(("table", "backfill", "", "read", "rows"), rows, numbers=2)))
         return Group(*parts)
 
     def _progress(self) -> str:

@@ -25,7 +25,7 @@ from cdcflow import errors, wiring
 from cdcflow.capture.ports.findings import Finding
 from cdcflow.capture.requests import Arguments
 from cdcflow.cli import backfill as backfill_module
-from cdcflow.cli import failure, output
+from cdcflow.cli import failure
 from cdcflow.cli.app import app
 from cdcflow.config import MySQL, Postgres, load
 from cdcflow.daemon.daemon import answering
@@ -34,6 +34,7 @@ from cdcflow.daemon.interfaces.control_socket import ControlServer
 from cdcflow.daemon.status import lag_seconds
 from cdcflow.http.operations import operation_of
 from cdcflow.model.position import SourceIdentity
+from cdcflow.reports import readable
 from cdcflow.spark.job import MergeReport, TableMergeReport
 
 CANARY = "c4n4ry-s3cret"
@@ -670,20 +671,20 @@ def test_lag_of_a_source_that_is_ahead_is_the_age_of_the_latest_change() -> None
 )
 def test_only_a_done_table_shows_hundred_percent(fields: dict[str, Any], expected: str) -> None:
     """After the last page there are still moved rows to read: 100% means that the backfill is over."""
-    assert output.percent(fields) == expected
+    assert readable.percent(fields) == expected
 
 
 @pytest.mark.parametrize(
     ("say", "value", "expected"),
     [
-        (output.size, None, "?"),
-        (output.size, 999, "999 B"),
-        (output.size, 1500, "1.5 kB"),
-        (output.size, 3e13, "30.0 TB"),
-        (output.age, 3.14, "3.1 s"),
-        (output.age, 600, "10 min"),
-        (output.age, 10800, "3 h"),
-        (output.number, 1234567, "1,234,567"),
+        (readable.size, None, "?"),
+        (readable.size, 999, "999 B"),
+        (readable.size, 1500, "1.5 kB"),
+        (readable.size, 3e13, "30.0 TB"),
+        (readable.age, 3.14, "3.1 s"),
+        (readable.age, 600, "10 min"),
+        (readable.age, 10800, "3 h"),
+        (readable.number, 1234567, "1,234,567"),
     ],
 )
 def test_numbers_read_well(say: Callable[[float | None], str], value: float | None, expected: str) -> None:

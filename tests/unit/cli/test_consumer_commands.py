@@ -15,11 +15,12 @@ from tests.support.merge.histories import make_table
 from typer.testing import CliRunner
 
 from cdcflow import wiring
+from cdcflow.cli import output
 from cdcflow.cli.app import app
-from cdcflow.cli.status import _print
 from cdcflow.config import load
 from cdcflow.daemon.http_component import Http
 from cdcflow.http.metrics import exposition
+from cdcflow.reports.status import status_parts
 
 ORDERS = make_table("orders", id="int64", v="string", doc="binary")
 runner = CliRunner()
@@ -136,6 +137,6 @@ def test_status_and_metrics_report_how_far_consumers_are(log: HandLog, capsys: p
         "shop": {"state": "backfill", "offset": 2, "behind_rows": 10},
         "tail": {"state": "changes", "offset": 2, "behind_rows": 10},
     }
-    _print({"state": "capturing", "consumers": found})
+    output.show(status_parts({"state": "capturing", "consumers": found}))
     assert "shop 10 rows behind (in its backfill); tail 10 rows behind" in capsys.readouterr().out
     assert 'cdcflow_consumer_behind_rows{consumer="tail"} 10.0' in exposition({"consumers": found})

@@ -18,6 +18,7 @@ from cdcflow.cli import output
 from cdcflow.cli.backfill import BackfillProgress
 from cdcflow.daemon.events import event_lines, send_structlog_to
 from cdcflow.http.metrics import exposition
+from cdcflow.reports.parts import TextTable
 from cdcflow.tables.merge.refusals import rebuilt
 
 TEXTS = (
@@ -34,7 +35,7 @@ TEXTS = (
 @pytest.mark.parametrize("text", TEXTS)
 def test_table_shows_a_name_unchanged(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Rich takes `[red]` for a colour, and ends a command at a `[/]` that closes nothing."""
-    output.stdout().print(output.table(None, ("table", text), [(text, 1)]))
+    output.show([TextTable(("table", text), [(text, 1)])])
     printed = capsys.readouterr().out
     assert printed.count(text) == 2
 

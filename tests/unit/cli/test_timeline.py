@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cdcflow.cli.timeline_svg import svg_of
 from cdcflow.config import Config
 from cdcflow.daemon.activity_component import ActivityThread
 from cdcflow.log.maintenance import activity
 from cdcflow.log.maintenance.activity import ActivitySpan
+from cdcflow.reports.timeline_picture import svg_of
 from cdcflow.wiring.timelines import RateStep, Timeline, TimelineMark, TimelineSpan, _captures
 
 NASTY = '</text><script>alert("x")</script>\x00\x1b[31m&'

@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from cdcflow.cli import output
 from cdcflow.cli.app import app
-from cdcflow.cli.status import _fresh, _print
 from cdcflow.config import Config, Postgres
 from cdcflow.daemon import merge_process
 from cdcflow.daemon import status as watch
 from cdcflow.daemon.status import Watch, lag_seconds
 from cdcflow.errors import HistoryLost, SinkUnavailable
 from cdcflow.log.maintenance import state_files
+from cdcflow.reports.status import freshness_text, status_parts
 from cdcflow.tables.job.reports import MergeReport, TableMergeReport
 
 
@@ -183,13 +184,13 @@ def test_status_reports_that_the_last_daemon_was_halted(
 )
 def test_freshness_is_reported_in_a_few_words(fields: dict[str, Any], expected: str) -> None:
     """One column of a table on a terminal."""
-    assert _fresh(fields) == expected
+    assert freshness_text(fields) == expected
 
 
 def test_an_outage_has_one_line_under_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
     """A reason at each of twelve tables made the printed table too wide for any terminal."""
     away = {"state": "done", "freshness": "not proven", "freshness_reason": "no answer", "fresh_as_of": 0.0}
-    _print({"state": "waiting", "tables": {f"shop.t{n}": away for n in range(3)}})
+    output.show(status_parts({"state": "waiting", "tables": {f"shop.t{n}": away for n in range(3)}}))
     text = capsys.readouterr().out
     assert text.count("no answer") == 1
     assert "3 tables are not proven fresh since 1970-01-01 00:00:00Z: no answer" in text
@@ -201,24 +202,26 @@ def test_table_that_is_not_in_the_cut_is_in_the_status(
     """The merge succeeds and the cut is new, so nothing else shows that a table is out of date."""
     why = "its column n was int and is string now\n  run `cdcflow backfill public.b`\n  read more: explain-error"
     merge_process.write_result(config, lambda: report(left_out=why))()
-    _print({"tables": {"public.a": {}, "public.b": {}}, "merge": state_files.of_merge(config.log.folder)})
+    output.show(
+        status_parts({"tables": {"public.a": {}, "public.b": {}}, "merge": state_files.of_merge(config.log.folder)})
+    )
     text = " ".join(capsys.readouterr().out.split())
     assert "without 1 table" in text
     assert text.count("not in the cut") == 1
     assert "was int and is string" in text
     merge_process.write_result(config, report)()
-    _print({"tables": {"public.b": {}}, "merge": state_files.of_merge(config.log.folder)})
+    output.show(status_parts({"tables": {"public.b": {}}, "merge": state_files.of_merge(config.log.folder)}))
     assert "not in the cut" not in capsys.readouterr().out
 
 
 def test_why_the_last_merge_failed_is_in_the_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It reported only that the last merge failed. Of a library's error only the kind is kept."""
     state_files.write_merge_failure(tmp_path, SinkUnavailable("merging into /w: another merge works there"))
-    _print({"state": "capturing", "tables": {}, "merge": state_files.of_merge(tmp_path)})
+    output.show(status_parts({"state": "capturing", "tables": {}, "merge": state_files.of_merge(tmp_path)}))
     assert "no cut yet; the last merge failed: merging into /w: another merge works there" in capsys.readouterr().out
     state_files.write_merge(tmp_path, cut=3, offset=9, seconds=1, rows=5, excluded={})
     state_files.write_merge_failure(tmp_path, ValueError("row (7, 'secret')"))
-    _print({"state": "capturing", "tables": {}, "merge": state_files.of_merge(tmp_path)})
+    output.show(status_parts({"state": "capturing", "tables": {}, "merge": state_files.of_merge(tmp_path)}))
     text = capsys.readouterr().out
     assert "; the last merge failed: ValueError" in text
     assert "secret" not in (tmp_path / state_files.MERGE_NAME).read_text()
@@ -233,6 +236,6 @@ def test_a_row_that_a_shadow_check_found_is_in_the_status(
     status = Watch(config, capture).status()
     assert status["tables"]["public.orders"]["shadow_difference"] == "a row differs"
     assert "shadow_difference" not in status["tables"]["public.items"]
-    _print(status)
+    output.show(status_parts(status))
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "a row differs" in line)
     assert line.startswith("public.orders")

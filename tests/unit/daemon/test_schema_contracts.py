@@ -10,10 +10,10 @@ from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import make_table
 
 from cdcflow import local, wiring
-from cdcflow.cli.status import _pairs
 from cdcflow.config import Config
 from cdcflow.daemon.interfaces.notices import Noticing
 from cdcflow.daemon.status import broken_contracts
+from cdcflow.reports.status import pairs_of
 from cdcflow.tables.merge.contract import ContractBroken
 
 ORDERS = make_table("orders", id="int32", amount="int32", note="string")
@@ -45,7 +45,7 @@ def test_schema_that_breaks_a_contract_is_known_before_a_row_is_merged(tmp_path:
     assert wiring.schema_breaks(config) == {"public.orders": reason}
     with pytest.raises(ContractBroken, match=reason):
         local.merge(log.root, tmp_path / "tables", policies=wiring.policies(config))
-    assert ("contracts", reason) in _pairs({"broken_contracts": broken_contracts(config)})
+    assert ("contracts", reason) in pairs_of({"broken_contracts": broken_contracts(config)})
     warned = settings(log, amount={"type": "int", "on_violation": "warn"})
     assert wiring.schema_breaks(warned) == {"public.orders": "column amount is bigint instead of int"}
     assert wiring.schema_breaks(settings(log, amount={"type": "bigint"}, id={"not_null": True})) == {}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from html import escape
 
-from cdcflow.cli.output import plain
+from cdcflow.reports.readable import plain
 from cdcflow.wiring.timelines import Timeline, TimelineMark, TimelineSpan
 
 WIDTH, LEFT, RIGHT = 1100, 110, 20
