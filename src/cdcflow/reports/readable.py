@@ -1,4 +1,4 @@
-"""Numbers, sizes, ages and times in readable form, and text from elsewhere that a terminal does not obey."""
+"""Numbers, sizes, ages and times in readable form, and text from elsewhere without control characters."""
 
 from __future__ import annotations
 
