@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,12 +11,19 @@ from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.cli.table_commands import key_of
 from cdcflow.daemon import signals
-from cdcflow.reports import readable
+from cdcflow.reports.answers import (
+    change_as_json,
+    change_line,
+    difference_lines,
+    history_lines,
+    row_as_json,
+    row_lines,
+    transaction_lines,
+    values_text,
+)
 
 if TYPE_CHECKING:
-    from cdcflow.log.query.answers import Found, Moment
     from cdcflow.log.query.log import ChangeLog
-    from cdcflow.log.query.row import Change
 
 Where = Annotated[
     str | None, typer.Option("--log", help="The log's folder or s3:// URL, without any settings.", show_default=False)
@@ -48,13 +53,13 @@ def get(
     asked = _open(log, config)
     found = asked.get(table, *key_of(key), as_of=as_of)
     if json:
-        output.print_json(_told_found(found))
+        output.print_json(row_as_json(found))
     else:
-        _say_found(found)
+        output.show(row_lines(found))
     if watch:
         with signals.stopping() as stop:
             for change in asked.watch(table, *key_of(key), after=found.moment.offset, wait=stop.wait):
-                output.print_json(_as_json(change)) if json else _say(change)
+                output.print_json(change_as_json(change)) if json else typer.echo(change_line(change))
 
 
 def history(
@@ -70,15 +75,11 @@ def history(
     """Print the changes of a row, the latest first."""
     found = _open(log, config).history(table, *key_of(key), as_of=as_of, before=before, limit=limit)
     if json:
-        output.print_json({**asdict(found), "table": table, "changes": [_as_json(change) for change in found.changes]})
-        return
-    for change in found.changes:
-        _say(change)
-    if not found.changes:
-        typer.echo("the log has no change of this row")
-    if found.more:
-        typer.echo(f"there are older ones: --before {found.back_to}")
-    _say_notes(found.notes)
+        output.print_json(
+            {**asdict(found), "table": table, "changes": [change_as_json(change) for change in found.changes]}
+        )
+    else:
+        output.show(history_lines(found))
 
 
 def range_(
@@ -100,7 +101,7 @@ def range_(
         if json:
             output.print_json(row)
         else:
-            typer.echo(_values(row))
+            typer.echo(values_text(row))
     if rows.num_rows > limit and not json:
         typer.echo(f"there are more: raise --from, or --limit ({limit})")
     if note := (rows.schema.metadata or {}).get(b"cdcflow.note"):
@@ -120,20 +121,8 @@ def diff(
     found = _open(log, config).diff(table, first, last, limit)
     if json:
         output.print_json({**asdict(found), "table": table})
-        return
-    for one in found.found:
-        typer.echo(f"{one.change} {','.join(one.key)}")
-        if one.before is not None:
-            typer.echo(f"  - {_values(one.before)}")
-        if one.after is not None:
-            typer.echo(f"  + {_values(one.after)}")
-    typer.echo(
-        f"{len(found.found)} rows differ between offset {found.first.offset} and {found.last.offset};"
-        f" {readable.number(found.touched)} keys had a change in between"
-    )
-    if found.truncated:
-        typer.echo(f"only the {limit} of them with the latest changes were compared: raise --limit")
-    _say_notes(found.notes)
+    else:
+        output.show(difference_lines(found, limit))
 
 
 def transaction(
@@ -146,104 +135,12 @@ def transaction(
     """Print a transaction: when it was committed, and every row that it changed."""
     found = _open(log, config).transaction(number, limit=limit)
     if json:
-        output.print_json({**asdict(found), "changes": [_as_json(change) for change in found.changes]})
-        return
-    what = "a chunk of a backfill" if found.kind == "read" else f"transaction {found.number} (id {found.xid})"
-    typer.echo(f"{what}, committed {_time(found.commit_ts)}, position {found.position}")
-    typer.echo(f"offsets {found.first_offset} to {found.last_offset}")
-    for change in found.changes:
-        _say(change)
-    if found.truncated:
-        typer.echo(f"there are more rows than {limit}: raise --limit")
-
-
-# ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
+        output.print_json({**asdict(found), "changes": [change_as_json(change) for change in found.changes]})
+    else:
+        output.show(transaction_lines(found, limit))
 
 
 def _open(log: str | None, config: Any) -> ChangeLog:  # Any: a Path, or what tests give in its place
     import cdcflow
 
     return cdcflow.open(config if log is None else log)
-
-
-def _say_found(found: Found) -> None:
-    typer.echo(f"{found.table} {','.join(found.key)}, {_moment(found.moment)}")
-    if found.values is not None:
-        for name, value in found.values.items():
-            typer.echo(f"  {name}: {_cell(value)}")
-        for name in found.unknown:
-            typer.echo(f"  {name}: (the log does not have its value)")
-    else:
-        typer.echo(f"  {found.state}")
-    if found.last is not None:
-        typer.echo(f"  by {_place(found.last)}")
-    _say_notes(found.notes)
-
-
-def _say(change: Change) -> None:
-    sent = {**change.values, **dict.fromkeys(change.unchanged, _UNCHANGED)}
-    was = "" if not change.before else f" was {_values(change.before)}"
-    typer.echo(f"{_place(change)} {change.table.id}: {_values(sent)}{was}".rstrip())
-
-
-_UNCHANGED = object()
-_OPS = {"c": "insert", "u": "update", "d": "delete", "t": "truncate", "r": "read"}
-
-
-def _place(change: Change) -> str:
-    return (
-        f"{_OPS.get(change.op, change.op)} at offset {change.offset}, transaction {change.transaction},"
-        f" {_time(change.commit_ts)}"
-    )
-
-
-def _moment(moment: Moment) -> str:
-    return f"as of offset {moment.offset}" + (f" ({moment.position})" if moment.position else "")
-
-
-def _values(row: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={_cell(value)}" for name, value in row.items() if value is not None or name[:1] != "_")
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "NULL"
-    if value is _UNCHANGED:
-        return "(unchanged)"
-    return f"\\x{value.hex()}" if isinstance(value, bytes) else str(value).replace("\n", "\\n")
-
-
-def _time(value: datetime) -> str:
-    return value.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def _say_notes(notes: Iterable[str]) -> None:
-    for note in notes:
-        typer.echo(f"note: {note}")
-
-
-def _as_json(change: Change) -> dict[str, Any]:
-    """For machines. Bytes as hex, since JSON has no bytes."""
-    return {
-        "table": str(change.table.id),
-        "offset": change.offset,
-        "transaction": change.transaction,
-        "commit_ts": _time(change.commit_ts),
-        "op": change.op,
-        "values": _plain(change.values),
-        "unchanged": list(change.unchanged),
-        "before": None if change.before is None else _plain(change.before),
-    }
-
-
-def _told_found(found: Found) -> dict[str, Any]:
-    return {
-        **asdict(found),
-        "table": str(found.table),
-        "values": None if found.values is None else _plain(found.values),
-        "last": None if found.last is None else _as_json(found.last),
-    }
-
-
-def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: f"\\x{value.hex()}" if isinstance(value, bytes) else value for name, value in row.items()}

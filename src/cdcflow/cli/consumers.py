@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,11 +12,10 @@ from cdcflow.cli import output
 from cdcflow.cli.ask import Where
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.daemon import signals
-from cdcflow.reports import readable
-from cdcflow.reports.parts import TextTable
+from cdcflow.reports.consumers import consumer_row_line, consumers_table
 
 if TYPE_CHECKING:
-    from cdcflow.log.query.consumers import Consumers, Listed
+    from cdcflow.log.query.consumers import Consumers
 
 app = typer.Typer(no_args_is_help=True, help="Read the log under a name, with a cursor that is kept.")
 
@@ -70,24 +69,13 @@ def list_consumers(
     state: StateFolder = None, log: Where = None, config: ConfigPath = DEFAULT_CONFIG, json: Json = False
 ) -> None:
     """List the consumers: what each gets, how far it is, and who reads it."""
+    from cdcflow.log.query.rows_as_json import consumer_as_json
+
     found = _consumers(log, config, state).list_consumers()
     if json:
-        output.print_json([_as_json(one) for one in found])
+        output.print_json([consumer_as_json(one) for one in found])
         return
-    rows = [
-        (
-            one.state.name,
-            ", ".join(one.state.definition.tables or ("all",)) + (f" ({ops})" if (ops := _ops(one)) else ""),
-            "backfill" if one.state.is_in_backfill else "changes",
-            readable.number(one.state.committed.offset),
-            readable.number(one.behind),
-            "" if one.seconds is None else readable.age(one.seconds),
-            one.held_by or "",
-        )
-        for one in found
-    ]
-    heads = ("consumer", "tables", "reads", "offset", "rows behind", "behind", "read by")
-    output.show([TextTable(heads, rows)])
+    output.show([consumers_table(found)])
 
 
 @app.command()
@@ -114,7 +102,7 @@ def read(
         for batch in consumer.read(after, wait=None if follow else 0.0, stop=stop.wait):
             count = int(min(left, batch.rows.num_rows))
             for line in batch_as_json(batch, count):
-                output.print_json(line) if json else typer.echo(_line(line))
+                output.print_json(line) if json else typer.echo(consumer_row_line(line))
             left -= count
             if commit:
                 consumer.commit(batch.cursor_after(count))
@@ -178,19 +166,3 @@ def _consumers(log: str | None, config: Path, state: Path | None) -> Consumers:
     import cdcflow
 
     return cdcflow.open(config if log is None else log).consumers(state)
-
-
-def _ops(one: Listed) -> str:
-    return one.state.definition.ops or ""
-
-
-def _as_json(one: Listed) -> dict[str, Any]:
-    from cdcflow.log.query.rows_as_json import consumer_as_json
-
-    return consumer_as_json(one)
-
-
-def _line(line: dict[str, Any]) -> str:
-    values = " ".join(f"{name}={value}" for name, value in line["values"].items())
-    left = "".join(f" {name}=(unchanged)" for name in line["unchanged"])
-    return f"{line['offset']} {line['op']} {line['table']} {values}{left}".rstrip().replace("\n", "\\n")

@@ -10,12 +10,11 @@ import typer
 from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import load
-from cdcflow.reports import readable
-from cdcflow.reports.parts import TextTable
+from cdcflow.reports.cuts import cut_parts, cuts_table
 from cdcflow.reports.readable import utc_time
 
 if TYPE_CHECKING:
-    from cdcflow.tables.cut import Cut, ListedCut
+    from cdcflow.tables.cut import ListedCut
 
 
 def cuts(
@@ -45,7 +44,11 @@ def cuts(
         typer.echo(views.spark_sql(found, place, engine.rules.name), nl=False)
         return
     if tables:
-        _print_tables(moments.find(known, place, None, as_of), json=json)
+        cut = moments.find(known, place, None, as_of)
+        if json:
+            output.print_json({**cut.to_json(), "commit_clock": utc_time(cut.commit_clock)})
+        else:
+            output.show(cut_parts(cut))
         return
     listed = known.list_cuts()
     if as_of is not None:
@@ -53,33 +56,9 @@ def cuts(
     if json:
         output.print_json([_plain(one) for one in listed])
     elif listed:
-        columns = ("cut", "position", "committed", "published", "offset", "tables")
-        output.show([TextTable(columns, [_row(one) for one in listed], 2)])
+        output.show([cuts_table(listed)])
     else:
         typer.echo(f"no cut was published in {place} yet")
-
-
-def _print_tables(cut: Cut, *, json: bool) -> None:
-    if json:
-        output.print_json({**cut.to_json(), "commit_clock": utc_time(cut.commit_clock)})
-        return
-    typer.echo(f"cut {cut.cut}, as of {utc_time(cut.commit_clock)}")
-    rows = [(name, one.version, "yes" if one.complete else "no", one.path) for name, one in sorted(cut.tables.items())]
-    output.show([TextTable(("table", "version", "whole", "path"), rows)])
-    for name, why in sorted(cut.left_out.items()):
-        typer.echo(f"{name} is not in the cut: {why}")
-
-
-def _row(cut: ListedCut) -> tuple[object, ...]:
-    position = cut.position.partition(";")[0]  # of a binary log's without the GTIDs, which fill a screen
-    return (
-        cut.cut,
-        position,
-        utc_time(cut.commit_clock),
-        utc_time(cut.published),
-        readable.number(cut.offset),
-        cut.tables,
-    )
 
 
 def _plain(cut: ListedCut) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -13,6 +13,7 @@ from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
 from cdcflow.reports import readable
+from cdcflow.reports.doctor_script import script
 
 _SIGNS = {"ok": "[green]ok[/]     ", "warning": "[yellow]warning[/]", "error": "[red]error[/]  "}
 
@@ -31,8 +32,7 @@ def doctor(config: ConfigPath = DEFAULT_CONFIG, json: Json = False, sql: Sql = F
     if json:
         output.print_json([finding.to_json() for finding in findings])
     elif sql:
-        for line in script(findings):
-            typer.echo(line)
+        output.show(script(findings))
     else:
         _print(findings)
     if any(finding.level == "error" for finding in findings):
@@ -46,39 +46,3 @@ def _print(findings: Sequence[Finding]) -> None:
         console.print(readable.plain(f"{finding.subject}: {finding.text}"), markup=False)
         if finding.remedy is not None:
             console.print(f"          {readable.plain(finding.remedy)}", markup=False, style="bold")
-
-
-def script(findings: Sequence[Finding]) -> Iterator[str]:
-    """The lines of a SQL script that fixes errors; what warnings propose, and what is no SQL, as comments."""
-    yield "-- created by cdcflow doctor; lines with -- are proposed statements, or steps that no statement can do"
-    done: set[str] = set()
-    after: list[str] = []
-    for finding in findings:
-        new = [sql for sql in finding.sql if sql not in done]
-        if finding.remedy is None or (finding.sql and not new):
-            continue
-        done.update(new)
-        yield ""
-        yield _comment(f"{finding.level}: {finding.subject}: {finding.text}")
-        if not finding.sql:
-            yield _comment(f"to do: {finding.remedy}")
-        yield from (_statement(sql, is_needed=finding.level == "error") for sql in new)
-        if finding.then and finding.then not in after:
-            after.append(finding.then)
-    for then in after:
-        yield ""
-        yield _comment(f"then: {then}")
-
-
-def _statement(sql: str, *, is_needed: bool) -> str:
-    if readable.plain(sql) != sql:
-        return _comment(f"a name in this statement has control characters, so write it yourself: {sql}")
-    return f"{sql};" if is_needed else _comment(f"{sql};")
-
-
-def _comment(text: str) -> str:
-    return f"-- {_one_line(text)}"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(readable.plain(text).split())

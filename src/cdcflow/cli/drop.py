@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -13,9 +12,7 @@ from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load
 from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from cdcflow.capture.ports.findings import Dropped
+from cdcflow.reports.dropped import dropped_lines
 
 
 def drop(
@@ -46,7 +43,7 @@ def drop(
         stays = [{"subject": subject, "remedy": how} for subject, how in left]
         output.print_json({"source": [asdict(d) for d in dropped], "left": stays})
     else:
-        _tell(dropped, left)
+        output.show(dropped_lines(dropped, left))
     if any(d.outcome == "left" and d.remedy is not None for d in dropped):
         raise typer.Exit(failure.FINDINGS)
 
@@ -57,22 +54,3 @@ def _check_stopped(settings: Config) -> None:
             f"a daemon captures into this log (it answers in {settings.log.folder})",
             remedy="stop it (SIGTERM, or Ctrl-C where it runs), then run `cdcflow drop` again",
         )
-
-
-def _tell(dropped: Sequence[Dropped], left: Sequence[tuple[str, str]]) -> None:
-    for found in dropped:
-        match found.outcome:
-            case "removed":
-                typer.echo(f"removed: {found.subject}")
-            case "absent":
-                typer.echo(f"did not exist: {found.subject}")
-            case "left":
-                typer.echo(f"left: {found.subject} ({found.text})")
-                if found.remedy is not None:
-                    typer.echo(f"    {found.remedy}")
-    if not any(d.outcome == "removed" for d in dropped):
-        typer.echo("nothing was removed at the source")
-    typer.echo("what is left, and how to remove it:")
-    for subject, how in left:
-        typer.echo(f"  {subject}")
-        typer.echo(f"    {how}")

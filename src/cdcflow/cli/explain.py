@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,11 +12,7 @@ from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.cli.table_commands import key_of
 from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
-from cdcflow.reports import readable
-from cdcflow.reports.readable import utc_time
-
-if TYPE_CHECKING:
-    from cdcflow.tables.job.explanation import Explained, ExplainedTransaction
+from cdcflow.reports.explanation import explanation_lines
 
 
 def explain(
@@ -55,36 +51,4 @@ def explain(
     if json:
         output.print_json(asdict(found))
     else:
-        tell(found)
-
-
-def tell(found: Explained) -> None:
-    """Print it."""
-    cuts = ", ".join(map(str, found.cuts[-5:]))
-    typer.echo(f"{found.table}, version {found.version}, which cut {cuts} shows")
-    typer.echo(
-        f"  holds everything up to offset {found.offset}, {found.position}, committed {utc_time(found.commit_clock)}"
-    )
-    since = "" if found.before is None else f" since version {found.before}"
-    typer.echo(
-        f"  new{since}: {readable.number(found.changes)} changes in {readable.number(found.count)} transactions,"
-        f" offsets {found.first} to {found.offset}"
-    )
-    if found.segments:
-        shown = [*found.segments[:3], *(["…"] if len(found.segments) > 6 else []), *found.segments[3:][-3:]]
-        typer.echo(f"  segments {', '.join(shown)}")
-    for one in found.transactions:
-        typer.echo(f"    {_transaction(one)}")
-    if found.row_state:
-        typer.echo(f"  the row is {found.row_state}" if found.row else f"  {found.row_state}")
-    for origin in found.row:
-        value = "NULL" if origin.value is None else origin.value
-        typer.echo(f"    {origin.column}: {value}")
-        typer.echo(f"      {origin.op} at offset {origin.offset}, {_transaction(origin.transaction)}")
-    for column in found.unknown:
-        typer.echo(f"    {column}: from before the oldest change that the log has")
-
-
-def _transaction(one: ExplainedTransaction) -> str:
-    what = "backfill" if one.kind == "read" else f"transaction {one.number} (id {one.xid})"
-    return f"{what}, offsets {one.first_offset}-{one.last_offset}, {one.position}, {utc_time(one.commit_ts)}"
+        output.show(explanation_lines(found))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,12 +11,10 @@ import typer
 from cdcflow.cli import failure, output
 from cdcflow.cli.options import Json
 from cdcflow.config import load_fleet
-from cdcflow.reports import readable
-from cdcflow.reports.parts import TextTable
+from cdcflow.reports.fleet import fleet_parts
 
 if TYPE_CHECKING:
     from cdcflow.fleet.members import Outage
-    from cdcflow.fleet.pipelines import Pipeline
 
 DEFAULT_FLEET = Path("fleet.yaml")
 
@@ -50,36 +47,10 @@ def fleet(
     if json:
         output.print_json({"pipelines": [one.details() for one in shown], "outages": [_outage(o) for o in outages]})
     else:
-        _print(shown, outages)
+        output.show(fleet_parts(shown, outages))
     if outages or any(one.level == "error" for one in found):
         raise typer.Exit(failure.FINDINGS)
 
 
 def _outage(outage: Outage) -> dict[str, object]:
     return {"place": outage.place, "since": outage.since, "reason": outage.reason}
-
-
-def _print(shown: Sequence[Pipeline], outages: Sequence[Outage]) -> None:
-    from cdcflow.fleet.pipelines import utc
-
-    for outage in outages:
-        typer.echo(readable.plain(f"cannot be read: {outage.reason}"))
-    rows = []
-    for one in shown:
-        numbers = one.numbers
-        used, merged, verified = (numbers.get(n) for n in ("budget_used", "merge_ended_at", "verified_at"))
-        rows.append(
-            (
-                one.name,
-                one.state,
-                readable.age(numbers["lag_seconds"]) if "lag_seconds" in numbers else "",
-                "" if used is None else f"{100 * used:.0f} %",
-                "" if "fresh_as_of" not in numbers else utc(numbers["fresh_as_of"]),
-                "" if merged is None else utc(merged),
-                "" if verified is None else utc(verified),
-                one.findings[0].text if one.findings else "",
-            )
-        )
-    columns = ("pipeline", "state", "lag", "source keeps", "fresh as of", "merged", "verified", "")
-    output.show([TextTable(columns, rows)])
-    typer.echo(f"{len(shown)} pipelines")

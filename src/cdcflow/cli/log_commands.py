@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import json as json_text
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json, OnMaster
 from cdcflow.config import KafkaLog, byte_count, load, seconds
-from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.errors import ConfigurationError
+from cdcflow.log.read.last_rows import first_of_last, rows_in_order
 from cdcflow.reports import readable
-from cdcflow.reports.parts import TextTable
+from cdcflow.reports.log_records import command_parts, gap_parts, repair_parts, segment_parts, topic_range_parts
+from cdcflow.reports.log_rows import log_row_line
 
 if TYPE_CHECKING:
-    from cdcflow.capture.interleave.progress import CommandRecord
     from cdcflow.log.maintenance.retention import ExpiryRule
     from cdcflow.log.read.log_reader import LogReader
-    from cdcflow.model.table import Table, TableId
+    from cdcflow.model.table import TableId
 
 app = typer.Typer(no_args_is_help=True, help="Inspect the change log, and maintain it.")
 FOLLOW_EVERY_S = 0.5
-CELL_CHARACTERS_MAX = 60
 
 
 @app.command()
@@ -47,7 +46,7 @@ def show(
     """
     log = _log(config)
     only = None if table is None else _table(log, table)
-    after = first if first is not None else _tail_from(log, only, limit)
+    after = first if first is not None else first_of_last(log, only, limit)
     shown = 0
     while True:
         end = _end(log)
@@ -77,22 +76,7 @@ def list_segments(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> No
     if json:
         output.print_json([asdict(segment) for segment in segments])
         return
-    rows = [
-        (
-            f"{s.first_offset}-{s.last_offset}",
-            f"{s.first_cut}-{s.last_cut}",
-            s.last_transaction - s.first_transaction + 1,
-            readable.number(s.last_offset - s.first_offset + 1),
-            readable.size(sum(f.bytes for f in s.files)),
-            ", ".join(sorted({_name(f.table) for f in s.files if f.table is not None})),
-        )
-        for s in segments
-    ]
-    columns = ("offsets", "cuts", "transactions", "rows", "size", "tables")
-    output.show([TextTable(columns, rows)])
-    end = _end(log)
-    sealed = segments[-1].last_offset if segments else 0
-    typer.echo(f"{len(segments)} segments; {max(0, end - 1 - sealed)} rows are still in the journal")
+    output.show(segment_parts(segments, _end(log)))
 
 
 @app.command("commands")
@@ -112,9 +96,7 @@ def list_commands(
     if json:
         output.print_json([{"number": one.number, **one.to_json()} for one in found])
         return
-    rows = [(one.number, _moment(one.at_us), one.asked_by, one.op, *_details_and_outcomes(one)) for one in found]
-    columns = ("number", "when", "who", "operation", "with", "outcome")
-    output.show([TextTable(columns, rows)])
+    output.show(command_parts(found))
 
 
 @app.command("repairs")
@@ -134,21 +116,7 @@ def list_repairs(
     if json:
         output.print_json([{"number": one.number, **one.to_json()} for one in found])
         return
-    rows = [
-        (
-            one.number,
-            str(one.table),
-            f"{one.first_offset}-{one.last_offset}",
-            one.keys,
-            one.deleted,
-            one.left,
-            one.known_until or "unknown",
-            one.position,
-        )
-        for one in found
-    ]
-    columns = ("number", "table", "offsets", "keys", "deleted", "left", "known until", "repaired at")
-    output.show([TextTable(columns, rows)])
+    output.show(repair_parts(found))
 
 
 @app.command("gaps")
@@ -170,17 +138,7 @@ def list_gaps(
     if json:
         output.print_json([{"number": one.number, **one.to_json()} for one in found])
         return
-    rows = [(one.number, _moment(one.at_us), one.before, one.after, one.offset) for one in found]
-    output.show([TextTable(("number", "when", "known until", "known since", "offset"), rows)])
-
-
-def _details_and_outcomes(one: CommandRecord) -> tuple[str, str]:
-    details = " ".join(f"{name}={value}" for name, value in one.details.items())
-    return details, "; ".join(f"{table}: {outcome}" for table, outcome in one.outcomes.items())
-
-
-def _moment(us: int) -> str:
-    return datetime.fromtimestamp(us / 1e6, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    output.show(gap_parts(found))
 
 
 @app.command()
@@ -410,16 +368,7 @@ def _list_topic_ranges(settings: KafkaLog, log: LogReader, json: bool) -> None:
             ]
         )
         return
-    ends = [*(s.first_offset for s in topic_ranges[1:]), _end(log)]
-    rows = [
-        (
-            f"{s.first_offset}-{end - 1}" if end > s.first_offset else "none",
-            s.topic_offset,
-            readable.number(end - s.first_offset),
-        )
-        for s, end in zip(topic_ranges, ends, strict=True)
-    ]
-    output.show([TextTable(("offsets", "topic offset", "rows"), rows)])
+    output.show(topic_range_parts(topic_ranges, _end(log)))
     typer.echo(f"{len(topic_ranges)} ranges in {log.name}")
     if history.exists():
         offsets = history.segment_offsets()
@@ -438,72 +387,10 @@ def _end(log: LogReader) -> int:
     return int(log.newest_checkpoint().next_offset)
 
 
-def _name(table: Mapping[str, Any]) -> str:
-    return f"{table['schema']}.{table['name']}"
-
-
-def _tail_from(log: LogReader, table: TableId | None, limit: int) -> int:
-    """The offset from which there are about `limit` rows (of this table) left: searches back further and further.
-
-    If the rows before some offset have expired, the search ends there, by halving the distance to it.
-    """
-    end = _end(log)
-    kept, expired, span = end, 0, limit
-    while kept > expired + 1:
-        start = max(1, end - span, (expired + kept) // 2 if expired else 1)
-        try:
-            found = [offset for offset, _ in _rows(log, table, start, end)]
-        except HistoryLost:
-            expired = start
-            continue
-        if len(found) >= limit:
-            return found[-limit]
-        kept, span = start, span * 8
-    return kept
-
-
 def _lines(log: LogReader, table: TableId | None, first: int, end: int, json: bool) -> Iterator[tuple[int, str]]:
-    for offset, (shape, row) in _rows(log, table, first, end):
+    for offset, (shape, row) in rows_in_order(log, table, first, end):
         if json:
             text = json_text.dumps({"_table": str(shape.id), **row}, default=str, ensure_ascii=False)
         else:
-            text = _line(shape, row)
+            text = log_row_line(shape, row)
         yield offset, text
-
-
-def _rows(
-    log: LogReader, table: TableId | None, first: int, end: int
-) -> Iterator[tuple[int, tuple[Table, dict[str, Any]]]]:
-    """Rows with first <= offset < end, in offset order, read one range of offsets at a time."""
-    from cdcflow.model.table import OFFSET
-
-    step = 4096 if table is None else 1 << 17
-    tables = None if table is None else (table,)
-    for start in range(first, end, step):
-        rows: list[tuple[int, tuple[Table, dict[str, Any]]]] = []
-        for shape, _version, batch in log.read_rows(start, min(start + step, end) - 1, tables):
-            rows += [(row[OFFSET], (shape, row)) for row in batch.to_pylist()]
-        yield from sorted(rows, key=lambda row: row[0])
-
-
-def _line(shape: Table, row: Mapping[str, Any]) -> str:
-    from cdcflow.model.table import BEFORE, COMMIT_TS, LOG_COLUMNS, OFFSET, OP, TRANSACTION, UNCHANGED
-
-    unchanged = set(row[UNCHANGED] or ())
-    values = " ".join(
-        f"{name}={'(unchanged)' if name in unchanged else _cell(value)}"
-        for name, value in row.items()
-        if name not in LOG_COLUMNS and (row[OP] != "d" or name in shape.key_columns)
-    )
-    before = row.get(BEFORE)
-    was = " was " + " ".join(f"{k}={_cell(v)}" for k, v in before.items() if v is not None) if before else ""
-    when = row[COMMIT_TS].strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    return (
-        f"{row[OFFSET]} {row[TRANSACTION]} {when} {row[OP]} {shape.id} {'' if row[OP] == 't' else values}{was}".rstrip()
-    )
-
-
-def _cell(value: object) -> str:
-    text = "NULL" if value is None else str(value) if not isinstance(value, bytes) else f"\\x{value.hex()}"
-    text = text.replace("\n", "\\n")
-    return text if len(text) <= CELL_CHARACTERS_MAX else f"{text[:CELL_CHARACTERS_MAX]}…({len(text)})"

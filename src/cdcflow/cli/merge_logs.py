@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from cdcflow.cli import failure, output
-from cdcflow.cli.merge_output import plain, say, say_progress, tell_tables
+from cdcflow.cli.merge_output import plain, say, say_progress
 from cdcflow.config import Config, KafkaLog, load, seconds
 from cdcflow.config.places import check_writable, warehouse_places
 from cdcflow.daemon import signals
 from cdcflow.daemon.merge_process import exclusion_reasons, notify_of_cuts
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.log.maintenance import state_files
+from cdcflow.reports.merges import merge_of_logs_parts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,15 +122,7 @@ def _merge_and_tell(merged: Callable[[], SeveralReport], json: bool) -> None:
 
 def tell(report: SeveralReport, *, json: bool = False) -> None:
     """Print what a merge did, and which log limits the cut."""
-    from cdcflow.tables.job.several_logs import held_text
-
     if json:
         output.print_json(plain(report))
-        return
-    tell_tables(report.tables)
-    if held := held_text(report):
-        typer.echo(held, err=True)
-    for name in report.without:
-        typer.echo(f"log {name} was not waited for; its tables did not change", err=True)
-    said = "published" if report.published else "was published before"
-    typer.echo(f"cut {report.cut} {said}, {report.seconds:.1f} s" if report.cut else "no cut was published yet")
+    else:
+        output.show(merge_of_logs_parts(report))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -12,9 +11,7 @@ from cdcflow.cli import failure, output
 from cdcflow.config import load
 from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.errors import ConfigurationError
-
-UNCHANGED_SHOWN_MAX = 20
-CHANGED_NOTHING = ("nothing to do", "refused")
+from cdcflow.reports.outcomes import has_changed, outcome_lines
 
 
 def order(request: Mapping[str, object], config: Path, json: bool, *, timeout_s: float = 10) -> None:
@@ -38,30 +35,6 @@ def order(request: Mapping[str, object], config: Path, json: bool, *, timeout_s:
     if json:
         output.print_json(answer)
     else:
-        for line in answer_lines(answer):
-            typer.echo(line)
-    if not any(fits(one) for one in _outcomes(answer).values()):
+        output.show(outcome_lines(answer))
+    if not has_changed(answer):
         raise typer.Exit(failure.FINDINGS)
-
-
-def answer_lines(answer: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of an answer."""
-    outcomes = _outcomes(answer)
-    unchanged = {name: one for name, one in outcomes.items() if not fits(one)}
-    for name, one in outcomes.items():
-        if name not in unchanged or len(unchanged) <= UNCHANGED_SHOWN_MAX:
-            yield f"{name}: {one['outcome']}" + (f" ({one['reason']})" if one.get("reason") else "")
-    if len(unchanged) > UNCHANGED_SHOWN_MAX:
-        yield f"{len(unchanged)} more tables: nothing to do (--json names them)"
-    if answer.get("number") is not None and not answer.get("durable"):
-        yield "this is not durable yet; `cdcflow log commands` shows it once it is"
-
-
-def fits(outcome: Mapping[str, Any]) -> bool:
-    """Whether it changed something."""
-    return outcome["outcome"] not in CHANGED_NOTHING
-
-
-def _outcomes(answer: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    about = {"the capture": answer["capture"]} if "capture" in answer else {}
-    return {**about, **answer["tables"]}

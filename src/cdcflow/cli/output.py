@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import typer
 
-from cdcflow.reports.parts import Remark, Parts, TextTable
+from cdcflow.reports.parts import Parts, SideNote, TextTable
 from cdcflow.reports.readable import plain
 
 if TYPE_CHECKING:  # rich takes a tenth of a second to import, and a daemon prints no table
@@ -48,7 +48,7 @@ def show(report: Parts) -> None:
         match part:
             case TextTable():
                 stdout().print(table(part))
-            case Remark():
+            case SideNote():
                 typer.echo(part.text, err=True)
             case text:
                 typer.echo(text)

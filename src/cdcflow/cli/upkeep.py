@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,9 +12,7 @@ from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import load, seconds
 from cdcflow.config.places import check_writable, warehouse_places
-
-if TYPE_CHECKING:
-    from cdcflow.tables.job.maintenance import UpkeepReport
+from cdcflow.reports.upkeep import upkeep_parts
 
 
 def upkeep(
@@ -40,21 +38,4 @@ def upkeep(
     if json:
         output.print_json(asdict(report))
     else:
-        tell(report)
-
-
-def tell(report: UpkeepReport) -> None:
-    """Print what was done and what was skipped."""
-    if report.expired:
-        typer.echo(f"{report.expired} cuts expired; the oldest is {report.oldest} now")
-    if report.skipped:
-        typer.echo(f"no cuts were expired: {report.skipped}", err=True)
-    for table in report.tables:
-        if table.done:
-            typer.echo(f"{table.name}: {', '.join(table.done)}")
-        if table.skipped:
-            typer.echo(f"{table.name}: skipped: {table.skipped}", err=True)
-    if report.put_off:
-        typer.echo(f"postponed to the next time, for lack of time: {', '.join(report.put_off)}", err=True)
-    if not (report.expired or report.skipped or report.put_off or any(t.done or t.skipped for t in report.tables)):
-        typer.echo("nothing to do")
+        output.show(upkeep_parts(report))

@@ -1,4 +1,4 @@
-"""The parts of a report: lines, tables, and remarks about what is missing in the result."""
+"""The parts of a report: lines, tables, and notes that are not part of the result."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class TextTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
+class SideNote:
     """A line that is not part of the result: it goes to stderr, so that a program that reads stdout does not get it."""
 
     text: str
 
 
-Part = str | TextTable | Remark
+Part = str | TextTable | SideNote
 Parts = Iterable[Part]

@@ -18,10 +18,10 @@ from tests.support.polling import wait_until
 from tests.support.postgres.controlled_source import MakeCapture
 
 from cdcflow.capture.ports.findings import Finding
-from cdcflow.cli.doctor import script
 from cdcflow.demo.servers.cached import command
 from cdcflow.demo.servers.processes import OrdinaryUser, free_port
 from cdcflow.errors import ConfigurationError
+from cdcflow.reports.doctor_script import script
 from cdcflow.sources.postgres.connection import Connector
 from cdcflow.sources.postgres.platforms import AURORA, OWN, RDS, SERVICES, Platform, platform_of
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cdcflow.capture.ports.findings import Finding
-from cdcflow.cli.doctor import script
 from cdcflow.cli.failure import block
 from cdcflow.errors import ConfigurationError
+from cdcflow.reports.doctor_script import script
 from cdcflow.reports.readable import plain
 from cdcflow.sources.engine.findings import ok, problem, run, warning
 

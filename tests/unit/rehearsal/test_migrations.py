@@ -13,11 +13,11 @@ import yaml
 from tests.support.plugins import install_target_of_the_template, on_path
 
 from cdcflow.capture.ports.source import Preview, TablePreview
-from cdcflow.cli.migration import lines_of
 from cdcflow.config import Config, load
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Column, Table, TableId
+from cdcflow.reports.rehearsed_statements import rehearsal_lines
 from cdcflow.sources.mysql.tables import column_numbers
 from cdcflow.wiring.migrations import Rehearsal, rehearse
 from cdcflow.wiring.type_names import column_type
@@ -124,7 +124,7 @@ def test_time_is_that_of_the_tables_that_are_read(rehearsing: Rehearsing) -> Non
     found = rehearsing.run("ALTER TABLE orders ALTER id TYPE bigint; ALTER TABLE users ADD x int")
     assert [(t.name, t.effect) for t in found.tables] == [("public.orders", "read again"), ("public.users", "nothing")]
     assert (found.cost.rows, found.cost.seconds) == (1000, 10.0)
-    assert "to read: 1,000 rows by the server's statistics, about 10.0 s" in lines_of(found)
+    assert "to read: 1,000 rows by the server's statistics, about 10.0 s" in rehearsal_lines(found)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_example_on_the_page(rehearsing: Rehearsing) -> None:
     examples = re.findall(r'^\$ cdcflow plan --ddl "(.*)"\n((?:.*\n)*?)```', page, re.MULTILINE)
     assert len(examples) == 2
     for ddl, printed in examples:
-        assert "\n".join(lines_of(rehearsing.run(ddl, **given))) == printed.rstrip("\n")
+        assert "\n".join(rehearsal_lines(rehearsing.run(ddl, **given))) == printed.rstrip("\n")
 
 
 def notes(found: Rehearsal) -> list[str]:
