@@ -14,7 +14,8 @@ from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load
 from cdcflow.daemon.interfaces.control_socket import ask
 from cdcflow.daemon.lean import lean
-from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.daemon.requests.backfills import request_backfill, wait_until_read
+from cdcflow.errors import ConfigurationError
 from cdcflow.reports import readable
 from cdcflow.reports.parts import TextTable
 from cdcflow.reports.status import reading_text
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 LINE_EVERY_S = 5.0
 
 
-LOOK_EVERY_S = 0.5
-SETTLED = ("done", "failed", "cancelled")
 Tables = Mapping[str, Mapping[str, Any]]
 
 
@@ -58,12 +57,12 @@ def backfill(
     if before is None:
         found = _by_ourselves(settings, tuple(tables or ()), on)
     else:
-        ordered = _request_backfill(settings, tuple(tables or ()))
+        ordered = request_backfill(settings, tuple(tables or ()))
         if not wait:
             _tell(json, {name: {"state": "ordered"} for name in ordered})
             return
         try:
-            found = _wait_until_settled(settings, ordered, before.get("tables", {}))
+            found = wait_until_read(settings, ordered, before.get("tables", {}), BackfillProgress)
         except KeyboardInterrupt:
             names = " ".join(ordered)
             typer.echo(
@@ -76,38 +75,6 @@ def backfill(
     _tell(json, found)
     if any(fields.get("state") != "done" for fields in found.values()):
         raise typer.Exit(failure.FINDINGS)
-
-
-def _request_backfill(settings: Config, tables: Sequence[str]) -> list[str]:
-    answer = ask(settings.log.folder, {"op": "backfill", "tables": list(tables)})
-    if answer is None:
-        raise SourceUnavailable(
-            "the daemon ended before it answered", remedy="run the same command again", runbook="no-daemon"
-        )
-    return [str(name) for name in answer["tables"]]
-
-
-def _wait_until_settled(settings: Config, ordered: Sequence[str], before: Tables) -> Tables:
-    """The requested tables once they are settled in a newer generation than `before`."""
-    with BackfillProgress() as progress:
-        while True:
-            status = ask(settings.log.folder, {"op": "status"})
-            if status is None:
-                raise SourceUnavailable(
-                    "the daemon ended while it read the tables; what was read is kept",
-                    remedy="start `cdcflow run` again: it continues where it was",
-                    runbook="no-daemon",
-                )
-            now = {name: status.get("tables", {}).get(name, {}) for name in ordered}
-            newer = [
-                fields.get("generation", 0) > before.get(name, {}).get("generation", 0) for name, fields in now.items()
-            ]
-            settled = all(newer) and all(fields.get("state") in SETTLED for fields in now.values())
-            progress.show(now, last=settled)
-            progress.explain(status.get("reading") or {})
-            if settled:
-                return now
-            time.sleep(LOOK_EVERY_S)
 
 
 def _by_ourselves(settings: Config, tables: Sequence[str], on: str | None = None) -> Tables:

@@ -24,13 +24,13 @@ import cdcflow
 from cdcflow import errors, wiring
 from cdcflow.capture.ports.findings import Finding
 from cdcflow.capture.requests import Arguments
-from cdcflow.cli import backfill as backfill_module
 from cdcflow.cli import failure
 from cdcflow.cli.app import app
 from cdcflow.config import MySQL, Postgres, load
 from cdcflow.daemon.daemon import answering
 from cdcflow.daemon.events import ERRORS, WARNINGS, event_lines, leave_interrupts_out, send_structlog_to
 from cdcflow.daemon.interfaces.control_socket import ControlServer
+from cdcflow.daemon.requests import backfills
 from cdcflow.daemon.status import lag_seconds
 from cdcflow.http.operations import operation_of
 from cdcflow.model.position import SourceIdentity
@@ -296,7 +296,7 @@ def test_backfill_is_followed_to_its_end(
     folder: Path, daemon: list[Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It must wait for the new generation: the old one was done already before the command."""
-    monkeypatch.setattr(backfill_module, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(backfills, "LOOK_EVERY_S", 0.01)
     result = runner.invoke(app, ["backfill", "public.orders", "--json"])
     assert result.exit_code == 0
     assert json.loads(result.stdout)["public.orders"] == {
@@ -619,7 +619,7 @@ def test_interrupted_backfill_reports_that_the_daemon_continues(
             return
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cdcflow.cli.backfill.time.sleep", interrupted)
+    monkeypatch.setattr("cdcflow.daemon.requests.backfills.time.sleep", interrupted)
     result = runner.invoke(app, ["backfill", "public.orders"])
     assert result.exit_code == 130
     assert result.stderr.splitlines()[-1] == (
