@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[3]
 PACKAGE = ROOT / "src" / "cdcflow"
 FORBIDDEN_INSIDE = ("concurrent.futures", "pyarrow.parquet", "pyarrow.fs", "pyarrow.dataset")
 """Parts of packages, which an import contract cannot name."""
+COMMAND_LINES_MAX = 4_000
 
 
 def contract(name: str) -> dict[str, Any]:
@@ -63,6 +64,19 @@ def test_every_package_is_a_room_or_a_name_for_programs() -> None:
     known = {name for _, name in rooms()} | {"changelog", "packaging", "ports", "query", "testing"}
     found = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     assert found - known == set()
+
+
+def test_the_command_line_holds_commands_only() -> None:
+    """How results read, and requests to a daemon, belong to rooms that other programs can use."""
+    lines = {file.name: len(file.read_text().splitlines()) for file in (PACKAGE / "cli").glob("*.py")}
+    assert sum(lines.values()) <= COMMAND_LINES_MAX, sorted(lines.items(), key=lambda item: -item[1])[:5]
+
+
+def test_the_command_line_starts_no_thread() -> None:
+    """A thread that a command starts ends with no daemon, and no library user can have it."""
+    kept = contract("The command line starts no thread")
+    assert kept["source_modules"] == ["cdcflow.cli"]
+    assert {"threading", "concurrent", "multiprocessing", "asyncio"} <= set(kept["forbidden_modules"])
 
 
 def test_pure_rooms_open_no_file_and_own_no_thread() -> None:
