@@ -1,8 +1,8 @@
-"""A server's bytes, read with numpy: a buffer, the cells of a column in it, Arrow arrays over them.
+"""Reads a server's bytes with numpy: a buffer, the cells of a column in it, Arrow arrays over them.
 
 Bytes that arrive together are joined into one buffer; everything else is arrays of offsets into it. `PAD` zero bytes
-follow every buffer, so that a read at any offset inside it stays inside it, whatever a length on the wire claims.
-Code that follows a length checks the resulting offset before it uses it: a hostile or malformed length raises
+follow every buffer, so that a read at any offset inside it stays inside it, whatever a length on the wire claims. Code
+that follows a length checks the resulting offset before it uses it: a hostile or malformed length raises
 `SourceUnavailable` and never causes a read beyond the buffer (hard case O10).
 """
 
@@ -28,7 +28,8 @@ _GATHERED_AT_ONCE = 1 << 20
 
 
 def protocol_error(what: str) -> SourceUnavailable:
-    """The error for bytes that violate the protocol: nothing was lost, and the connection must be opened again."""
+    """Return the error for bytes that violate the protocol: nothing was lost, and the connection must be opened
+    again."""
     return SourceUnavailable(f"decoding the server's stream: {what}; cdcflow connects again")
 
 
@@ -41,7 +42,7 @@ def _too_many_bytes() -> ConfigurationError:
 
 
 class Buffer:
-    """Bytes, with numpy views at every offset."""
+    """A server's bytes, with numpy views at every offset."""
 
     __slots__ = ("_views", "bytes", "raw", "size")
 
@@ -59,7 +60,7 @@ class Buffer:
         return found
 
     def values(self, kind: str, at: Int64s) -> npt.NDArray[Any]:
-        """The values of this numpy type (`<u4`) at these offsets, which need not be aligned."""
+        """Return the values of this numpy type (`<u4`) at these offsets, which need not be aligned."""
         return self._view(kind, int(kind[2:]))[at]
 
     def int16(self, at: Int64s) -> Int64s:
@@ -81,7 +82,8 @@ def with_padding(pieces: Sequence[bytes | memoryview]) -> Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """One column's values as bytes: value i is the `size[i]` bytes at `start[i]`; a `valid` of None means no NULLs."""
+    """One column's values as bytes: value i is the `size[i]` bytes at `start[i]`. `valid` marks the values that are not
+    NULL; None if none is NULL."""
 
     buffer: Buffer
     start: Int64s
@@ -93,22 +95,22 @@ class Cells:
 
     @property
     def mask(self) -> Bools | None:
-        """True where NULL, as pyarrow expects it."""
+        """Which values are NULL, as pyarrow expects a mask; None if none is."""
         return None if self.valid is None else ~self.valid
 
     def where(self, rows: Bools) -> Cells:
         return Cells(self.buffer, self.start[rows], self.size[rows], None if self.valid is None else self.valid[rows])
 
     def without(self, rows: Bools) -> Cells:
-        """The same cells, with these rows NULL."""
+        """Return the same cells, with these rows NULL."""
         return Cells(self.buffer, self.start, self.size, ~rows if self.valid is None else self.valid & ~rows)
 
     def without_prefix(self, count: int) -> Cells:
-        """The same cells, without each value's first `count` bytes."""
+        """Return the same cells, without each value's first `count` bytes."""
         return Cells(self.buffer, self.start + count, np.maximum(self.size - count, 0), self.valid)
 
     def byte(self, at: int) -> Bytes:
-        """Byte number `at` of each value; 0 if the value is shorter or NULL."""
+        """Return byte number `at` of each value; 0 if the value is shorter or NULL."""
         there = self.size > at if self.valid is None else self.valid & (self.size > at)
         return np.where(there, self.buffer.bytes[self.start + at], np.uint8(0))
 
@@ -117,19 +119,20 @@ class Cells:
         return np.ones(len(self), np.bool_) if self.valid is None else self.valid
 
     def matrix(self, width: int) -> Bytes:
-        """The first `width` bytes of each value (at most `PAD`); bytes after a value's end do not belong to it."""
+        """Return the first `width` bytes of each value (at most `PAD`). Beyond a value's end the bytes are not the
+        value's."""
         offsets = self.start[:, None] + np.arange(width)
         return np.take(self.buffer.bytes, offsets)
 
     def big_endian(self, width: int, begin: int = 0) -> Int64s:
-        """The number in `width` bytes of each value, the most significant first, starting at byte number `begin`."""
+        """Return the big-endian number in `width` bytes of each value, starting at its byte number `begin`."""
         value = np.zeros(len(self), np.int64)
         for byte in range(begin, begin + width):
             value = value << 8 | self.buffer.bytes[self.start + byte]
         return value
 
     def binary(self) -> pa.Array:
-        """The values as an Arrow binary array.
+        """Return the values as an Arrow binary array.
 
         To avoid a copy per value, an Arrow array is laid over the whole buffer: its odd-numbered slots are the values,
         and the others are the gaps between them. Taking every second slot is then one call.
@@ -155,14 +158,15 @@ class Cells:
         return taken.cast(pa.binary()) if wide else taken
 
     def _copy_scattered(self) -> pa.Array:
-        """The values if they are not in ascending order in the buffer: copied byte by byte."""
+        """Return the values as an Arrow binary array, copied byte by byte: for values that are not in ascending order
+        in the buffer."""
         size = self.size if self.valid is None else np.where(self.valid, self.size, 0)
         data, offsets = gather(self.buffer.bytes, self.start, size)
         return binary_array(data, offsets, self.valid)
 
 
 def gather(source: Bytes, start: Int64s, size: Int64s) -> tuple[Bytes, Int64s]:
-    """The bytes of all values, one after another, and their offsets (one more than there are values)."""
+    """Return the bytes of all values, one after another, and their offsets (one more than there are values)."""
     offsets = np.zeros(len(size) + 1, np.int64)
     np.cumsum(size, out=offsets[1:])
     out = np.empty(int(offsets[-1]), np.uint8)
@@ -177,7 +181,7 @@ def gather(source: Bytes, start: Int64s, size: Int64s) -> tuple[Bytes, Int64s]:
 
 
 def pieces(offsets: Int64s) -> Iterator[tuple[int, int]]:
-    """Ranges of values that together have about a MiB; a larger value gets a range for itself.
+    """Return ranges of values that together have about a MiB; a larger value gets a range for itself.
 
     Computing the origin of each byte takes many times the memory of the bytes, so it is done for one range at a time.
     """
@@ -189,14 +193,14 @@ def pieces(offsets: Int64s) -> Iterator[tuple[int, int]]:
 
 
 def new_bytes(size: int) -> Bytes:
-    """A buffer for the bytes of one column."""
+    """Return a new buffer for the bytes of one column."""
     if size > _OFFSETS_MAX:
         raise _too_many_bytes()
     return np.empty(size, np.uint8)
 
 
 def binary_array(data: Bytes, offsets: Int64s, valid: Bools | None) -> pa.Array:
-    """An Arrow binary array over these bytes; `offsets` has one more entry than there are values."""
+    """Return an Arrow binary array over these bytes; `offsets` has one more entry than there are values."""
     if int(offsets[-1]) > _OFFSETS_MAX:
         raise _too_many_bytes()
     return pa.Array.from_buffers(
@@ -211,7 +215,7 @@ def bitmap(valid: Bools | None) -> pa.Buffer | None:
 
 
 def fixed_text(text: Bytes, valid: Bools | None = None) -> pa.Array:
-    """An Arrow string array of ASCII values of equal length, one per row of `text`."""
+    """Return an Arrow string array of ASCII values of equal length, one per row of `text`."""
     count, width = text.shape
     offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     return pa.Array.from_buffers(

@@ -1,4 +1,5 @@
-"""Changes in columns, by table shape: their numbers in a run, runs split at marks, truncates and deletes. Pure.
+"""Changes in columns, one batch per table shape: numbers their rows in a run, splits runs at marks, adds truncates and
+deletes. Pure.
 
 Both a source's decoder and its chunks create such changes, and they must be alike in every dialect.
 """
@@ -21,8 +22,8 @@ from cdcflow.model.table import OP, UNCHANGED, Table
 
 @dataclass(frozen=True, slots=True)
 class ShapedRows:
-    """Changes of one table shape in order. `message`: the number of the message that each row is from, ascending; a
-    message may have several."""
+    """Changes of one table shape in order. `message`: for each row, the number of the message that it is from,
+    ascending; a message may have several rows."""
 
     table: Table
     message: Int64s
@@ -36,8 +37,11 @@ Truncate = tuple[int, Table]
 def number_rows(
     found: Sequence[ShapedRows], truncates: Sequence[Truncate], messages: int
 ) -> tuple[list[ChangeBatch], Int64s]:
-    """One batch per table shape with the indices of its rows in the run, and how many rows precede each of the
-    `messages` (with a last entry for all)."""
+    """Return one batch per table shape, with the indices of its rows in the run, and how many rows precede each
+    message.
+
+    `messages`: the number of messages. The second result has one more entry, which is the number of all rows.
+    """
     emptying = np.array([message for message, _ in truncates], np.int64)
     rows_before = counted_rows([*(one.message for one in found), emptying], messages)
     indexed = [(one.table, row_indices(one.message, rows_before), one.rows) for one in found]
@@ -47,7 +51,10 @@ def number_rows(
 def batches_by_shape(
     indexed: Iterable[tuple[Table, Int64s, pa.RecordBatch]], truncates: Sequence[Truncate], rows_before: Int64s
 ) -> list[ChangeBatch]:
-    """One batch per table shape, of rows with their indices in the run, and of truncates."""
+    """Combine rows, with their indices in the run, and truncates into one batch per table shape.
+
+    `rows_before`: how many rows precede each message.
+    """
     by_shape: dict[Table, list[tuple[Int64s, pa.RecordBatch]]] = {}
     for table, index, rows in indexed:
         by_shape.setdefault(table, []).append((index, rows))
@@ -60,7 +67,7 @@ def batches_by_shape(
 
 
 def merge_batches(table: Table, parts: Sequence[tuple[Int64s, pa.RecordBatch]]) -> ChangeBatch:
-    """One batch from parts, each with rows and their indices in the run; the indices may interleave."""
+    """Combine parts, each with rows and their indices in the run, into one batch; the indices may interleave."""
     if len(parts) == 1:
         return ChangeBatch(table, *parts[0])
     index, rows = np.concatenate([i for i, _ in parts]), pa.concat_batches([r for _, r in parts])
@@ -71,15 +78,19 @@ def merge_batches(table: Table, parts: Sequence[tuple[Int64s, pa.RecordBatch]]) 
 
 
 def row_indices(message: Int64s, rows_before: Int64s) -> Int64s:
-    """The indices of rows in a run. `message`: the number of the message that each row is from, ascending;
-    `rows_before`: how many rows precede each message."""
+    """Return the indices of rows in a run.
+
+    `message`: for each row, the number of the message that it is from, ascending; `rows_before`: how many rows precede
+    each message.
+    """
     first = np.flatnonzero(np.diff(message, prepend=-1))
     nth = np.arange(len(message)) - np.repeat(first, np.diff(first, append=len(message)))
     return np.asarray(rows_before[message] + nth)
 
 
 def counted_rows(messages: Iterable[Int64s], count: int) -> Int64s:
-    """How many rows precede each of `count` messages, and all of them (one more). `messages`: see `row_indices`."""
+    """Return how many rows precede each of `count` messages, and, as one more entry, the number of all rows.
+    `messages`: see `row_indices`."""
     rows_before = np.zeros(count + 1, np.int64)
     for message in messages:
         rows_before[1:] += np.bincount(message, minlength=count)
@@ -87,8 +98,11 @@ def counted_rows(messages: Iterable[Int64s], count: int) -> Int64s:
 
 
 def split_at_marks(run: Run, full: Int64s, marks: Iterable[tuple[int, MarkSeen]]) -> list[StreamEvent]:
-    """A run, split where marks were seen. `full`: the numbers of its transactions among all that were received; each
-    mark with the number of the last transaction before it."""
+    """Split a run where marks were seen, and return its parts and the marks in order.
+
+    `full`: the numbers of the run's transactions among all that were received. `marks`: each mark with the number of
+    the last transaction before it.
+    """
     events: list[StreamEvent] = []
     taken = 0
     for number, mark in marks:
@@ -102,21 +116,21 @@ def split_at_marks(run: Run, full: Int64s, marks: Iterable[tuple[int, MarkSeen]]
 
 
 def truncation(table: Table) -> pa.RecordBatch:
-    """The one row that records a truncate of a table."""
+    """Return the one row that records a truncate of a table."""
     schema = table.change_schema
     columns = [pa.array([TRUNCATE], pa.string()) if f.name == OP else pa.nulls(1, f.type) for f in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def after_truncate(run: Run, table: Table) -> Run:
-    """The same rows, after a truncate of the table."""
+    """Return the run with a truncate of the table before its rows."""
     truncate = ChangeBatch(table, np.zeros(1, np.int64), truncation(table))
     shifted = tuple(ChangeBatch(b.table, b.index + 1, b.rows) for b in run.batches)
     return Run(run.xid, run.position, run.commit_ts, run.ends + 1, (truncate, *shifted), Kind.READ)
 
 
 def after_deletes(run: Run, table: Table, keys: pa.Table) -> Run:
-    """The same rows, after a delete of each of these keys."""
+    """Return the run with a delete of each of these keys before its rows."""
     count = keys.num_rows
     if not count:
         return run
@@ -138,10 +152,11 @@ def after_deletes(run: Run, table: Table, keys: pa.Table) -> Run:
 
 
 def absent(asked: pa.Table, found: Sequence[pa.RecordBatch]) -> pa.Table:
-    """The keys of `asked` that none of these rows has, compared by value: 'A' is not 'a', however the server compares.
+    """Return the keys of `asked` that none of these rows has, compared by value: 'A' is not 'a', however the server
+    compares.
 
-    Arrow cannot compare lists, so all keys are returned if a key column is one. A delete before the row itself does no
-    harm.
+    Arrow cannot compare lists, so all keys are returned if a key column is one. That is harmless: a delete before the
+    row itself changes nothing.
     """
     there = [pa.Table.from_batches([rows]).select(asked.column_names).cast(asked.schema) for rows in found]
     keys = _comparable(pa.concat_tables([asked, *there]))
@@ -155,7 +170,8 @@ def absent(asked: pa.Table, found: Sequence[pa.RecordBatch]) -> pa.Table:
 
 
 def _comparable(keys: pa.Table) -> pa.Table:
-    """The same table with the fields of structures as separate columns, and without dictionaries."""
+    """Return the table in a form that Arrow can compare: fields of structures as separate columns, and no
+    dictionaries."""
     while any(pa.types.is_struct(t) for t in keys.schema.types):
         keys = keys.flatten()
     types = [f.type.value_type if pa.types.is_dictionary(f.type) else f.type for f in keys.schema]

@@ -1,22 +1,23 @@
-"""Existing rows in chunks: the kinds of chunks, their parts, and what reading each returns.
+"""Existing rows in chunks: the kinds of chunks, their parts, and the result of reading each.
 
     chunk   range ──▶ part │ part │ part     each part through its own connection, in its own snapshot
             keys  ──▶ the rows that have these keys now
             whole ──▶ a truncate, then all rows of one snapshot
 
 For every part: take a snapshot in which the table's shape cannot change; check that the table still is what the plan
-pinned; read. The first part's snapshot also determines where the parts begin and end. The statements for this are those
-of a `ChunkDialect`.
+pinned; read. The first part's snapshot also determines where the parts begin and end. A `ChunkDialect` defines the
+statements for this.
 
 Why snapshots at different times do no harm (W26: every reader carries its own fence). A row that does not leave its
 part appears in one snapshot, and the machine's argument is about a row and the snapshot that showed it. A row that
 moves from one part to another between two snapshots appears twice, or not at all. But one of the two snapshots does not
 see that change, so it was committed after low; the other sees it, so it was committed before high: it is held, and
 replayed. If it omits columns, the chunk must be placed exactly between what its snapshots saw and what they did not;
-such a position may not exist (`Window.held_before`). Then the chunk is read again, smaller, and in the end in one part.
+such a position may not exist (`Window.held_before`). Then the chunk is read again, smaller, and in the end as a single
+part.
 
-Other processes may read parts (`capture.ports.part_readers`), with this same code: they report what their snapshots
-showed, keep the rows, and write them into files once the machine has assigned their offsets.
+Other processes may read parts (`capture.ports.part_readers`), with this same code: they report the facts that their
+snapshots showed, keep the rows, and write them into files once the machine has assigned their offsets.
 
 A part that ends early (its rows were too large) ends the chunk: the rows of later parts are dropped, with their fences.
 """
@@ -61,17 +62,17 @@ NO_SUMS = pa.table({"b": pa.array([], pa.int64()), "n": pa.array([], pa.int64())
 
 
 class Rewritten(Exception):
-    """The table is no longer what the plan pinned: it must be planned again and read from the start."""
+    """Raised when the table is no longer what the plan pinned: it must be planned again and read from the start."""
 
 
 class TooLarge(Exception):
-    """The table cannot be read in one piece: it has more bytes than the limit."""
+    """Raised when a table must be read as a whole and has more bytes than the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a snapshot sees, the position in the source's log that it belongs to, and the server's clock at that time
-    (microseconds since 1970, UTC)."""
+    """A snapshot: the transactions that it sees, the position in the source's log that it belongs to, and the server's
+    clock at that time (microseconds since 1970, UTC)."""
 
     visibilities: tuple[Visibility, ...]
     position: Position
@@ -80,7 +81,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class PartRead:
-    """What a part's snapshot showed. `is_whole`: the part did not end early."""
+    """The result of reading a part of a chunk in a snapshot. `is_whole`: the part did not end early."""
 
     snapshot: Snapshot
     shape: Table
@@ -107,36 +108,43 @@ class OpenTable(Protocol[P, R_co]):
     def shape(self) -> Table: ...
 
     def parts(self, chunk: Chunk, at_once: int) -> Sequence[P]:
-        """The parts of a range chunk, in order: as many as are worth it, at most `at_once`; empty at the end."""
+        """Return the parts of a range chunk, in order: as many as are worth it, at most `at_once`; empty if no rows are
+        left."""
         ...
 
     def read(self, part: P) -> Callable[[], R_co]:
-        """Fetch a part's rows from the server. The returned function decodes them, even after the snapshot."""
+        """Fetch a part's rows from the server. The returned function decodes them, and may be called after the snapshot
+        ended."""
         ...
 
     def rows_with(self, keys: KeySet, bytes_max: int) -> tuple[Sequence[pa.RecordBatch], KeySet | None]:
-        """The rows that have these keys; a key without a row yields none. Also the keys that were not looked for,
-        because their rows would exceed about `bytes_max`: the last of `keys`. At least one key is always looked for."""
+        """Return the rows that have these keys (a key without a row yields none), and the keys that were not looked up.
+
+        The latter are the last of `keys`: those whose rows would exceed about `bytes_max`; None if all were looked up.
+        At least one key is always looked up.
+        """
         ...
 
     def all_rows(self, bytes_max: int) -> Sequence[pa.RecordBatch]:
-        """Raises TooLarge if the rows exceed `bytes_max`, before they are in memory."""
+        """Return all rows of the table. Raises TooLarge if they exceed `bytes_max`, before they are in memory."""
         ...
 
 
 class DigestingTable(OpenTable[P, R_co], Protocol[P, R_co]):
-    """An open table whose server digests rows as `buckets` defines; raises NoText if the server cannot."""
+    """An open table whose server computes digests of rows, in the buckets that `buckets` defines. Raises NoText if the
+    server cannot."""
 
     def parts_to_end(self, chunk: Chunk, at_once: int) -> Sequence[P]:
         """Like `parts`, but where each part ends is known before it is read."""
         ...
 
     def sums(self, part: P, buckets: Buckets) -> R_co:
-        """A part's rows, added up by the server: its batches are sums (`ports.ChunkSums`), and it never ends early."""
+        """Have the server add up a part's rows. The batches of the result are sums (`ports.ChunkSums`), and it never
+        ends early."""
         ...
 
     def read_among(self, part: P, buckets: Buckets) -> Callable[[], R_co]:
-        """Like `read`, but only the rows in some buckets."""
+        """Fetch, like `read`, a part's rows, but only those in the chosen buckets."""
         ...
 
 
@@ -156,12 +164,13 @@ class ChunkDialect(Protocol[C_contra, P, R]):
     def heartbeat(self, connection: C_contra) -> None: ...
 
     def visibility(self, connection: C_contra) -> Visibility:
-        """What is certainly visible now."""
+        """Return which transactions are certainly visible now."""
         ...
 
     def keys_where(self, connection: C_contra, table: TableId, predicate: str, keys_max: int) -> KeySet:
-        """The keys of the rows that match a predicate now, at most `keys_max`, in a transaction that writes nothing and
-        ends after `KEYS_WHERE_WAIT_S`.
+        """Return the keys of the rows that match a predicate now, at most `keys_max`.
+
+        The query runs in a transaction that writes nothing and ends after `KEYS_WHERE_WAIT_S`.
 
         Raises:
             ConfigurationError: see `predicate_refused` and `predicate_too_slow`.
@@ -169,34 +178,40 @@ class ChunkDialect(Protocol[C_contra, P, R]):
         ...
 
     def open_table(self, connection: C_contra, chunk: Chunk, part: P | None) -> AbstractContextManager[OpenTable[P, R]]:
-        """The chunk's table, in a snapshot that lasts as long as the block. `part`: what will be read from it; None:
-        the first part, the keys, or what the table's `parts` returns.
+        """Open the chunk's table, in a snapshot that lasts as long as the block.
+
+        `part`: the part that will be read from it; None: the first part, the keys, or the result of the table's
+        `parts`.
 
         Raises:
-            Rewritten: it is not what the chunk's plan pinned.
+            Rewritten: the table is not what the chunk's plan pinned.
         """
         ...
 
     def opened_whole(self, connection: C_contra, chunk: Chunk) -> AbstractContextManager[OpenTable[P, R]]:
-        """The same for a chunk of kind "whole", in a snapshot that has one exact position in the log."""
+        """Open the table of a chunk of kind "whole", in a snapshot that has one exact position in the log."""
         ...
 
     def elsewhere(self) -> AbstractContextManager[Callable[[R], R]]:
-        """Around the reading of parts by other processes: turns what they reported into what this process can use."""
+        """Prepare for the reading of parts by other processes, which happens inside the block.
+
+        The block gets a function that turns a result that another process reported into one that this process can use.
+        """
         return contextlib.nullcontext(lambda part: part)
 
     def progress_after(self, chunk: Chunk, found: Sequence[R]) -> ChunkProgress:
-        """What to report about a range chunk once its parts are read; `found` is empty if no rows were left."""
+        """Return the progress to report about a range chunk once its parts are read; `found` is empty if no rows were
+        left."""
         ...
 
     def close(self) -> None:
-        """End what the dialect has started; nothing, if it has started nothing."""
+        """End the threads and connections that the dialect itself has started, if any."""
         return
 
 
 @dataclass(frozen=True, slots=True)
 class _Taken(Generic[R]):
-    """A range chunk's parts. `snapshot`: the first part's."""
+    """A range chunk whose parts were read. `snapshot`: the first part's."""
 
     chunk: Chunk
     snapshot: Snapshot
@@ -218,11 +233,12 @@ class _Taken(Generic[R]):
 class Chunks(Generic[C, P, R]):
     """Implements `cdcflow.ports.ChunkSource` on a dialect. Thread-safe.
 
-    `parts_at_once`: the maximum number of connections through which one chunk is read. `pool` is closed together with
-    this. `whole_bytes_max`: the maximum size of a table without a key, which is read in one piece. A chunk of kind
-    "keys" ends early at `keys_bytes_max`. If `readers` is given, they read the parts of range chunks, as many at once
-    as there are readers. `reading`: connections to a server that replicates from that of `pool`, through which rows are
-    read (None: they are read through `pool`); it is closed with this, too.
+    `parts_at_once`: the maximum number of connections through which one chunk is read. `pool`: connections to the
+    source, closed together with this object. `whole_bytes_max`: the maximum size of a table without a key, which is
+    read as a whole. A chunk of kind "keys" ends early at `keys_bytes_max`. `readers`: other processes that read the
+    parts of range chunks, as many at once as there are readers (None: this process reads them). `reading`: connections
+    to a server that replicates from that of `pool`, through which rows are read (None: they are read through `pool`);
+    also closed with this object.
     """
 
     def __init__(
@@ -348,7 +364,7 @@ class Chunks(Generic[C, P, R]):
         split: Callable[[OpenTable[P, R], int], Sequence[P]],
         take: Callable[[OpenTable[P, R], P], Callable[[], R]],
     ) -> _Taken[R]:
-        """A range chunk's parts, each read in its own snapshot."""
+        """Read a range chunk's parts, each in its own snapshot."""
         at_once = 1 if chunk.single_connection else self._parts_at_once
         later: list[Future[R]] = []
 
@@ -387,10 +403,12 @@ class Chunks(Generic[C, P, R]):
         )
 
     def _read_by_others(self, chunk: Chunk, others: Readers) -> ChunkRead:
-        """A range chunk whose parts other processes read and keep. A chunk limited to one connection, which spares live
-        transactions the processor and the traffic through this process, need not be limited here. A chunk that is not
-        worth two parts, because its own table is being written to, is read in this process: otherwise it would become a
-        file of a few rows."""
+        """Have other processes read and keep the parts of a range chunk.
+
+        The limit of a chunk to one connection spares live transactions the processor and the traffic through this
+        process, so it does not apply here. A chunk that is not worth two parts, because its own table is being written
+        to, is read in this process: otherwise it would become a file of a few rows.
+        """
         chunk_of_all = replace(chunk, single_connection=False)
         at_once = max(others.count, PARTS_MIN)
 
@@ -445,7 +463,8 @@ class Chunks(Generic[C, P, R]):
             return replace(read, run=run, deleted=gone.num_rows)
 
     def _whole(self, connection: C, chunk: Chunk) -> ChunkRead:
-        """Rows without a key cannot be replayed over each other, so they replace the existing rows."""
+        """Read a whole table as one chunk. Rows without a key cannot be replayed over each other, so they replace the
+        existing rows."""
         with self._dialect.opened_whole(connection, chunk) as table:
             began = time.monotonic()
             try:
@@ -488,7 +507,8 @@ def too_large(table: TableId, bytes_max: int) -> ConfigurationError:
 
 
 def predicate_refused(table: TableId, found: str) -> ConfigurationError:
-    """The server refuses a predicate. `found` is the server's message, and holds no row values."""
+    """Return the error for a predicate that the server refuses. `found` is the server's message, and holds no row
+    values."""
     return ConfigurationError(
         f"looking for rows of {table}: the server refuses the predicate: {found}",
         remedy="write what follows WHERE, in the server's own SQL, with the names of the table's columns",
@@ -513,7 +533,7 @@ def without_key(table: TableId) -> ConfigurationError:
 
 
 def _parts_of_chunk(table: TableId, found: Sequence[R]) -> list[R]:
-    """The parts that make up one chunk, in order: parts after one that ended early do not belong to it.
+    """Return the parts that make up one chunk, in order: parts after one that ended early do not belong to it.
 
     Raises:
         SourceUnavailable: the table was altered between two of them; no row of it may be used.
@@ -526,7 +546,7 @@ def _parts_of_chunk(table: TableId, found: Sequence[R]) -> list[R]:
 
 
 def _as_in(shape: Table, keys: KeySet) -> pa.Table:
-    """Keys with the types of the table's columns.
+    """Return the keys with the types of the table's columns.
 
     Raises:
         Rewritten: they are no longer keys of this table.
@@ -540,9 +560,9 @@ def _as_in(shape: Table, keys: KeySet) -> pa.Table:
 
 
 def settle(futures: Sequence[Future[Any]]) -> None:
-    """Wait until each of them has finished or was cancelled, whatever its result.
+    """Wait until each of these futures has finished or was cancelled, whatever its result.
 
-    Not `concurrent.futures.wait`: it waits indefinitely for a future that its executor's shutdown cancelled.
+    `concurrent.futures.wait` is not used: it waits indefinitely for a future that its executor's shutdown cancelled.
     """
     for future in futures:
         with contextlib.suppress(CancelledError):
@@ -550,7 +570,8 @@ def settle(futures: Sequence[Future[Any]]) -> None:
 
 
 class OwnPartReader:
-    """Implements `cdcflow.capture.ports.part_readers.PartReader` on chunks, and closes what they were opened with."""
+    """Implements `cdcflow.capture.ports.part_readers.PartReader` on chunks. `close` closes the connections that they
+    use."""
 
     def __init__(self, chunks: Chunks[Any, Any, Any], close: Callable[[], None]) -> None:
         self._chunks = chunks

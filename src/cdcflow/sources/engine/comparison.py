@@ -1,6 +1,5 @@
-"""What comparisons of all dialects have in common (`cdcflow.ports.Comparison`): rows and digests by chunks, and what a
-snapshot sees, by transaction ids. A dialect determines where its log ends, and what a position covers.
-"""
+"""The part of a comparison that all dialects share (`cdcflow.ports.Comparison`): rows and digests by chunks, and the
+transactions that a snapshot sees, by their ids. A dialect determines where its log ends, and what a position covers."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ C = TypeVar("C")
 
 
 class ByChunks(Generic[C]):
-    """Compares by chunks. `close` closes the source."""
+    """Compares a source's rows chunk by chunk. `close` closes the source."""
 
     def __init__(self, tables: Sequence[Table], chunks: Chunks[C, Any, Any], close: Callable[[], None]) -> None:
         self._tables = tuple(tables)

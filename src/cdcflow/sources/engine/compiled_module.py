@@ -1,4 +1,4 @@
-"""Imports a compiled decoder, which need not exist: the plain one then runs."""
+"""Imports a compiled decoder, if one was built; otherwise the plain one runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import ModuleType
 
 
 def compiled_module(name: str) -> ModuleType | None:
-    """The compiled module of this name; None if it was not built.
+    """Return the compiled module of this name; None if it was not built.
 
     Raises:
         ImportError: it was built from other sources, and imports a module that these no longer have. Running the plain

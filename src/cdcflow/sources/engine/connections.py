@@ -1,7 +1,7 @@
-"""Connections to one server: opened, kept, replaced when they died, and cancelled from another thread.
+"""Connections to one server: opens them, keeps them, replaces those that died, and cancels them from another thread.
 
 A dialect defines how to open a connection, how to recognize its state, and what its errors mean; this module decides
-when to do what.
+when each of these is done.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ T = TypeVar("T")
 class Connector(ABC, Generic[C]):
     """Opens connections to one server. Thread-safe.
 
-    `address` names the server in messages; it holds no secret. `tunnel`: the way there, if it leads through an SSH
-    server.
+    `address` names the server in messages; it holds no secret. `tunnel`: the way to the server, if it leads through an
+    SSH server.
     """
 
     error: ClassVar[type[Exception]]
@@ -42,45 +42,49 @@ class Connector(ABC, Generic[C]):
 
     @property
     def machine(self) -> str:
-        """The machine whose loopback and sockets an address names, for messages."""
+        """The machine on which loopback and socket paths of the address are, for messages."""
         return "on this machine" if self._tunnel is None else f"on the SSH server {self._tunnel.ssh}"
 
     @abstractmethod
     def connect(self, purpose: str) -> C:
-        """A connection in autocommit mode with its session set up; the server lists it with this `purpose`.
+        """Return a new connection in autocommit mode with its session set up; the server lists it with this `purpose`.
 
         Raises:
             SourceUnavailable: no answer, no connection slot left, or the password is refused (it may be being rotated).
-            ConfigurationError: what the settings name does not exist, is not secure, or is too old.
+            ConfigurationError: something that the settings name does not exist, is not secure, or is too old.
         """
 
     @abstractmethod
     def map_error(self, error: Exception, attempted: str) -> CdcflowError:
-        """One of the library's errors as a cdcflow error, without row values."""
+        """Return one of the library's errors as a cdcflow error, without row values. `attempted`: the action that
+        failed."""
 
     @abstractmethod
     def is_broken(self, connection: C) -> bool:
-        """The server, or the connection to it, is gone."""
+        """Whether the server, or the connection to it, is gone."""
 
     @abstractmethod
     def is_idle(self, connection: C) -> bool:
-        """It is open, no statement or transaction is in progress on it, and it may be reused."""
+        """Whether the connection may be reused: it is open, and no statement or transaction is in progress on it."""
 
     def is_idle_after_error(self, connection: C) -> bool:
-        """The same after an error on it. False if the library cannot determine it."""
+        """Whether the connection may be reused after an error on it. False if the library cannot determine that."""
         return False
 
     @abstractmethod
     def _break_off(self, connection: C) -> None:
-        """Wake a thread that waits on it, with an error. It must not be freed while that thread uses it."""
+        """Wake a thread that waits on the connection, with an error. The connection must not be freed while that thread
+        uses it."""
 
     @abstractmethod
     def _drop(self, connection: C) -> None:
-        """Close it without waiting for the server."""
+        """Close a connection without waiting for the server."""
 
     def close(self) -> None:
-        """Open no more connections, and cancel what is in progress on other threads: these get `SourceUnavailable` and
-        pass their connections to `discard`."""
+        """Open no more connections, and cancel the work in progress on other threads.
+
+        These threads get `SourceUnavailable`, and pass their connections to `discard`.
+        """
         with self._lock:
             self.closed = True
             left, self._open = self._open, set()
@@ -106,7 +110,8 @@ class Connector(ABC, Generic[C]):
         raise SourceUnavailable(f"connecting to {self.address}: this source is closed")
 
     def log_in(self, secret: Secret, open_with: Callable[[str | None], C]) -> C:
-        """What `open_with` returns with the password; if that is refused, with the one that replaces it."""
+        """Call `open_with` with the password, and return its result; if the password is refused, call it with the
+        renewed one."""
         password = secret()
         try:
             return open_with(password)
@@ -142,7 +147,8 @@ class Pool(Generic[C]):
         self._lock = threading.Lock()
 
     def run(self, attempted: str, work: Callable[[C], T]) -> T:
-        """Do something on a connection. One that died while it was idle is replaced; an error on a new one is raised.
+        """Do some work on a connection. A connection that died while it was idle is replaced; an error on a new one is
+        raised.
 
         Raises what `work` raises; the library's errors are turned into cdcflow's.
         """
@@ -164,7 +170,7 @@ class Pool(Generic[C]):
 
     @contextlib.contextmanager
     def another(self) -> Iterator[C]:
-        """A separate connection for as long as the block lasts."""
+        """Provide a separate connection for as long as the block lasts."""
         connection = self._connector.connect(self._purpose)
         try:
             yield connection
@@ -172,7 +178,7 @@ class Pool(Generic[C]):
             self._connector.discard(connection)
 
     def close(self) -> None:
-        """Close the idle connections and the connector, which cancels the others."""
+        """Close the idle connections, and the connector, which cancels the connections in use."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -204,7 +210,7 @@ class Session(Generic[C]):
         self._lock = threading.Lock()
 
     def ask(self, attempted: str, question: Callable[[C], T]) -> T:
-        """Run a query on the connection; if the connection has died since the last query, on a new one."""
+        """Run a query on the connection; if the connection has died since the last query, run it on a new one."""
         with self._lock, self._connector.mapping_errors(attempted):
             if self._connection is not None:
                 try:

@@ -18,7 +18,7 @@ from cdcflow.sources.engine.connections import Connector, Pool
 
 
 class CursorConnection(Protocol):
-    """A connection as client libraries have it (PEP 249)."""
+    """A connection of a client library, as PEP 249 defines it."""
 
     def cursor(self) -> Any: ...
 
@@ -30,11 +30,11 @@ Flaw = Literal["denied", "missing"]
 
 
 class SqlControlTable(ABC, Generic[C]):
-    """Implements `cdcflow.ports.ControlTable`; a dialect fills in the rest.
+    """Implements `cdcflow.ports.ControlTable`, except for the methods that a dialect defines.
 
-    `ddl` creates the table and allows cdcflow to use it: statements with the names `{schema}`, `{table}` and `{user}`.
-    A user that lacks a right needs those after the first `created` ones. An operator needs INSERT on the table to send
-    commands, and SELECT to see the answer.
+    `ddl`: the statements that create the table and allow cdcflow to use it, with the placeholders `{schema}`, `{table}`
+    and `{user}`. `created`: how many of them create it; a user that only lacks a right needs the statements after
+    those. An operator needs INSERT on the table to send commands, and SELECT to see the answer.
     """
 
     ddl: ClassVar[Sequence[str]]
@@ -53,11 +53,12 @@ class SqlControlTable(ABC, Generic[C]):
 
     @abstractmethod
     def user_of(self, connection: C) -> str:
-        """The user of the connection, as a GRANT names it."""
+        """Return the user of the connection, in the form that a GRANT requires."""
 
     @abstractmethod
     def flaw(self, error: Exception) -> Flaw | None:
-        """What a library's error means for the table; None if the error concerns the server or the connection."""
+        """Return what is wrong with the table according to a library's error; None if it concerns the server or the
+        connection."""
 
     # ── cdcflow.ports.ControlTable ──────────────────────────────────────────────────────────────────────────
 
@@ -91,7 +92,8 @@ class SqlControlTable(ABC, Generic[C]):
         self._pool.close()
 
     def _run(self, *statements: str, parameters: Sequence[object] = ()) -> tuple[Sequence[tuple[Any, ...]], int]:
-        """Run statements with their parameters (`%s`): the last one's rows, and the number of rows that it changed."""
+        """Run statements with the same parameters (`%s`); return the last one's rows, and the number of rows that it
+        changed."""
 
         def work(connection: C) -> tuple[Sequence[tuple[Any, ...]], int]:
             found: tuple[Sequence[tuple[Any, ...]], int] = ((), 0)

@@ -4,9 +4,9 @@
     the loop             take ──▶ encode, write ──▶ take …
 
 For one change at a time a second thread only adds delay: two hand-overs, and a wait for the interpreter lock. So the
-loop does the turns itself, and leaves them to the thread while `goes_on` reports that much more is to arrive. It is
-always clear who does the turns: after `start` the thread does, until it has ended and its last answer is taken.
-Therefore the data that the turns work on needs no lock.
+loop does the turns itself, and leaves them to the thread while `goes_on` reports that much more is to arrive. At any
+time only one of the two does the turns: after `start` it is the thread, until it has ended and its last answer is
+taken. Therefore the data that the turns work on needs no lock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ T = TypeVar("T")
 
 
 class DecodeAhead(Generic[T]):
-    """Does turns in another thread while `goes_on`. Call all but `active` and `ready` in the loop's thread."""
+    """Runs turns of receiving and decoding in another thread while `goes_on` returns true.
+
+    Call all methods except `active` and `ready` in the loop's thread.
+    """
 
     def __init__(self, turn: Callable[[], T], goes_on: Callable[[], bool]) -> None:
         self._turn = turn
@@ -40,7 +43,7 @@ class DecodeAhead(Generic[T]):
 
     @property
     def active(self) -> bool:
-        """The thread does the turns, or an answer or error of it remains to be taken."""
+        """Whether the thread does the turns, or an answer or error of it remains to be taken."""
         return self._running or self.ready
 
     @property
@@ -49,12 +52,15 @@ class DecodeAhead(Generic[T]):
         return bool(self._answers) or self._error is not None
 
     def fileno(self) -> int:
-        """A descriptor: readable if there is an answer to take, or the thread has ended. Valid while `active`."""
+        """Return a descriptor that is readable if an answer can be taken, or the thread has ended. Valid while
+        `active`."""
         return self._descriptor.fileno()
 
     def poll(self) -> T | None:
-        """Return the next answer: of the thread if it is running, otherwise of a turn in the caller's thread. None if
-        the thread has no answer yet."""
+        """Return the next answer: from the thread if it is running, otherwise from a turn in the caller's thread.
+
+        None if the thread has no answer yet.
+        """
         if self.active:
             return self.take()
         answer = self._turn()
@@ -63,14 +69,15 @@ class DecodeAhead(Generic[T]):
         return answer
 
     def start(self) -> None:
-        """Let the thread do the turns. Only if it is not `active`."""
+        """Let the thread do the turns. Call it only while it is not `active`."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "cdcflow-decode")
         self._running = True
         self._thread.submit(self._run)
 
     def take(self) -> T | None:
-        """The next answer, or None if none is ready. A turn's error is raised once the answers before it are taken."""
+        """Return the next answer, or None if none is ready. A turn's error is raised once the answers before it are
+        taken."""
         with self._changed:
             self._descriptor.drain()
             if self._answers:
@@ -102,7 +109,7 @@ class DecodeAhead(Generic[T]):
         self._descriptor.wake()
 
     def _put(self, answer: T) -> bool:
-        """Queue an answer, and wait until the queue has room for the next. Returns whether to do another turn."""
+        """Queue an answer, and wait until the queue has room for the next. Return whether to do another turn."""
         with self._changed:
             self._answers.append(answer)
             self._descriptor.wake()

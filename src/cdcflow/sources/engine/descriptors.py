@@ -1,4 +1,5 @@
-"""Waits for descriptors with poll(2), since select(2) supports none of 1,024 and above, and ends such waits."""
+"""Waits for descriptors with poll(2), since select(2) supports none of 1,024 and above, and lets other threads end such
+waits."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ WRITABLE: Final = select.POLLOUT
 
 
 def wait_until(event: int, descriptor: int, seconds: float | None = None) -> bool:
-    """Whether the descriptor became `READABLE` or `WRITABLE` (or broke) within `seconds` (without limit if None)."""
+    """Wait until the descriptor is `READABLE` or `WRITABLE` (`event`) or breaks. Return false if it was not within
+    `seconds` (None: wait without limit)."""
     waiting = select.poll()
     waiting.register(descriptor, event)
     return bool(waiting.poll(None if seconds is None else seconds * 1000))

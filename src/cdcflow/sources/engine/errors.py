@@ -10,7 +10,7 @@ SET_PASSWORD = "set source.password: ${env:NAME} or ${file:path}"  # noqa: S105 
 
 
 class PasswordRefused(SourceUnavailable):
-    """The server refuses the password, which may be being rotated."""
+    """The server refuses the password. It may be in the middle of a rotation."""
 
     section = "login-refused"
 
@@ -26,8 +26,11 @@ def password_in_url() -> ConfigurationError:
 def password_refused(
     attempted: str, user: str, *, has_password: bool, was_sent: bool, note: str = ""
 ) -> PasswordRefused:
-    """`has_password`: the settings name one; `was_sent`: one was sent, wherever it is from; `note`: more about the
-    settings."""
+    """Return the error for a refused password.
+
+    `has_password`: the settings name one; `was_sent`: one was sent, wherever it is from; `note`: more about the
+    settings.
+    """
     if has_password:
         return PasswordRefused(
             f"{attempted}: the password of {user} is refused",
@@ -41,7 +44,10 @@ def password_refused(
 
 
 def server_too_old(address: object, found: str, least: str) -> ConfigurationError:
-    """`found`: the server's name and version; `least`: the first version that cdcflow reads."""
+    """Return the error for a server that is too old.
+
+    `found`: the server's name and version; `least`: the first version that cdcflow reads.
+    """
     return ConfigurationError(
         f"the server at {address} is {found}; cdcflow needs {least} or newer",
         remedy="upgrade the server",
@@ -50,8 +56,10 @@ def server_too_old(address: object, found: str, least: str) -> ConfigurationErro
 
 
 def history_lost(message: str, new_position: str, *, runbook: str) -> HistoryLost:
-    """The server no longer has its log since the change log's end. `new_position`: what cdcflow does if an operator
-    accepts that. No other remedy loses nothing silently."""
+    """Return the error for a server that no longer has its log since the change log's end.
+
+    `new_position`: what cdcflow does if an operator accepts that. Every other remedy would lose changes silently.
+    """
     return HistoryLost(
         message,
         remedy=f"run `cdcflow run --accept-history-loss`: it {new_position} and reads all tables again, which also "
@@ -64,8 +72,11 @@ def history_lost(message: str, new_position: str, *, runbook: str) -> HistoryLos
 def policy_of_key(
     where: object, column: str, setting: str, value: str, *, is_own: bool, instead: Sequence[str]
 ) -> ConfigurationError:
-    """A policy cannot apply to a column of a key: it would store the same value for two different ones. `where`: the
-    column with its type; `is_own`: source.columns has the value for this column; `instead`: possible values."""
+    """Return the error for a policy of a key's column that would store the same value for two different ones.
+
+    `where`: the column with its type; `is_own`: source.columns has the value for this column; `instead`: possible
+    values.
+    """
     said = f"source.columns says {value} for it" if is_own else f"source.{setting} is {value}"
     settings = ", or to ".join(f"{{{column}: {other}}}" for other in instead)
     return ConfigurationError(

@@ -1,4 +1,4 @@
-"""What a source remembers of delivered transactions while a chunk's fence may need it. Pure."""
+"""Delivered transactions that a source remembers while a chunk's fence may need them. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ Fence = TypeVar("Fence")
 
 
 class FencesInUse(ABC, Generic[Fence]):
-    """The stream writes, chunks read. What all fences in use see is forgotten after a `look`, except while another
-    `look` is in progress, whose bound is read and whose fence does not exist yet: that bound may be older than all
-    fences."""
+    """The fences that chunks use, and the delivered transactions that the stream records for them.
+
+    Transactions that all fences in use see are forgotten after a `look`, except while another `look` is in progress:
+    its bound is already read and its fence does not exist yet, so that bound may be older than all fences.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,7 +26,7 @@ class FencesInUse(ABC, Generic[Fence]):
 
     @contextlib.contextmanager
     def look(self) -> Iterator[None]:
-        """Surrounds reading a bound and making its fence."""
+        """Surround the reading of a bound and the creation of its fence: nothing is forgotten in the meantime."""
         with self._lock:
             self._looks += 1
         try:
@@ -36,7 +38,7 @@ class FencesInUse(ABC, Generic[Fence]):
                     self._forget_unused()
 
     def _use(self, fence: Fence) -> Fence:
-        """Count a fence as in use until it is garbage. The caller holds the lock."""
+        """Count a fence as in use until it is garbage-collected. The caller holds the lock."""
         self._fences.append(weakref.ref(fence))
         return fence
 
@@ -50,4 +52,4 @@ class FencesInUse(ABC, Generic[Fence]):
 
     @abstractmethod
     def _forget(self, fences: Sequence[Fence]) -> None:
-        """Forget what all of these see. The lock is held."""
+        """Forget the transactions that all of these fences see. The caller holds the lock."""

@@ -26,7 +26,8 @@ def problem(subject: str, text: str, remedy: str | Remedy | None = None) -> Find
 
 
 def created_at_first_start(subject: str, name: str = "") -> Finding:
-    """An object that does not exist yet. `name`: unless the subject has it."""
+    """Return the finding for an object that does not exist yet. `name`: the object's name, unless the subject
+    has it."""
     return at_first_start(ok(subject, f"{name} is created at the first start".lstrip()))
 
 
@@ -41,7 +42,8 @@ def _with(found: Finding, remedy: str | Remedy | None) -> Finding:
 
 
 def run(*sql: str, then: str = "", note: str = "") -> Remedy:
-    """A remedy that consists of SQL. `then`: what else must be done for it to take effect; `note`: for the reader."""
+    """Return a remedy that consists of SQL. `then`: a step that must follow for it to take effect; `note`: an
+    explanation."""
     text = "run " + "; ".join(sql) + (f", and {then}" if then else "") + (f" ({note})" if note else "")
     return Remedy(text, sql, then)
 
@@ -51,7 +53,8 @@ def of_error(subject: str, found: CdcflowError) -> Finding:
 
 
 def decoders(*, are_compiled: bool, times: str) -> Finding:
-    """A finding on which decoders run. `times`: how many times as long the reference decoders take per change."""
+    """Return a finding on which decoders run. `times`: how many times as long the reference decoders take per
+    change."""
     if are_compiled:
         return ok("decoders", "the compiled ones are in use")
     return warning(
@@ -67,14 +70,16 @@ def decoders(*, are_compiled: bool, times: str) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class Checks(Generic[C]):
-    """How the checks of a dialect are run: through `connect`, with `map_error` for errors of its client library."""
+    """Runs the checks of a dialect on a connection from `connect`; `map_error` translates errors of its client
+    library."""
 
     connector: Connector[C]
     connect: Callable[[], C]
     map_error: Callable[[Exception, str], CdcflowError]
 
     def run(self, checks: Callable[[C], Iterable[Finding]], *first: Finding) -> list[Finding]:
-        """The findings of all checks, after the `first`; a connection that cannot be opened is a finding, too."""
+        """Return the findings `first`, then those of all checks. A connection that cannot be opened is a
+        finding, too."""
         found = list(first)
         try:
             connection = self.connect()
@@ -86,7 +91,7 @@ class Checks(Generic[C]):
             self.connector.discard(connection)
 
     def run_one(self, subject: str, attempted: str, looking: Iterable[Finding]) -> Iterator[Finding]:
-        """The findings of a check, and the error that ended it."""
+        """Return the findings of a check, and, as one more finding, the error that ended it."""
         try:
             yield from looking
         except self.connector.error as error:

@@ -4,8 +4,8 @@
     chunk    rows ≤ size │ the next after the last row's key │ …                 later inserts are in the log
 
 A plan pins the bound (W28) and the meaning of the cursors: if the key's columns change, literals for the old ones
-become meaningless and the table is read from the start. A row that an update moves across the cursor is handled by the
-machine (see `capture.interleave.backlog`).
+become meaningless and the table is read from the start. The machine handles a row that an update moves across the
+cursor (see `capture.interleave.backlog`).
 
 Termination. Rows above the bound are never read. Rows inserted below it during the backfill are read if they are ahead
 of the cursor, and the range ahead only shrinks: with N rows, i inserts and r rows read per second, keys uniformly up to
@@ -55,7 +55,7 @@ class LastChunk:
 
 @dataclass(frozen=True, slots=True)
 class KeyPlan:
-    """What a table's backfill reads, pinned: `digest` of its key's columns, and the greatest key (None if the table was
+    """The pinned plan of a table's backfill: `digest` of its key's columns, and the greatest key (None if the table was
     empty). Stored as JSON in the log with the backfill's progress."""
 
     digest: str
@@ -93,13 +93,13 @@ class KeyProgress:
         self._last: dict[TableId, LastChunk] = {}
 
     def planned_backfill(self, table: Table, generation: int, plan: KeyPlan, rows: int) -> Planned:
-        """A backfill that reads up to the plan's bound. `rows`: the server's estimate."""
+        """Return the plan of a backfill that reads up to the plan's bound. `rows`: the server's estimate."""
         self._last.pop(table.id, None)  # how far apart keys were is meaningless for another key
         units, whole = max(rows, 1), not table.key
         return Planned(table.id, generation, plan.to_json(), FIRST_ROWS, units, shape=table, whole=whole)
 
     def check(self, table: KeyedTable[Any, Any], chunk: Chunk) -> None:
-        """Check that an open table is the chunk's, and let it know the table's last chunk.
+        """Check that an open table is the one that was planned, and give it the properties of the table's last chunk.
 
         Raises:
             Rewritten: it has another key than the one that was planned.
@@ -109,7 +109,7 @@ class KeyProgress:
         table.last = self._last.get(chunk.table)
 
     def after(self, chunk: Chunk, found: Sequence[KeyPartRead]) -> ChunkProgress:
-        """See `ChunkDialect.progress_after`."""
+        """Return the progress after a chunk whose parts were read. See `ChunkDialect.progress_after`."""
         cursor = KeyCursor.from_json(chunk.after)
         if not found:
             return ChunkProgress(cursor.to_json(), cursor.rows, exhausted=True)
@@ -126,7 +126,7 @@ class KeyedTable(OrderedTable[C, F]):
     last: LastChunk | None = None
 
     def parts(self, chunk: Chunk, at_once: int) -> list[KeyRange]:
-        """The parts that the chunk reads; empty if the table was empty when it was planned."""
+        """Return the parts that the chunk reads; empty if the table was empty when it was planned."""
         bound = KeyPlan.from_json(chunk.plan).bound
         if bound is None:
             return []
@@ -149,6 +149,7 @@ class KeyedTable(OrderedTable[C, F]):
 
 
 def _rows(chunk: Chunk) -> int:
-    """The number of rows that a chunk reads: its size, but at least `ROWS_MIN`, and never more than its limit."""
+    """Return the number of rows that a chunk reads: its size, but at least `ROWS_MIN`, and never more than its
+    limit."""
     rows = max(chunk.size, ROWS_MIN)
     return rows if chunk.rows_max is None else max(1, min(rows, chunk.rows_max))

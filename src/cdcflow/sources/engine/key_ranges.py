@@ -4,7 +4,7 @@
     part             1                2               3       each in its own snapshot
 
 A part is a range of keys, (split, next split], so the parts cover everything without overlaps, whatever their snapshots
-contain; the origin of a split only affects their sizes. The first part's snapshot determines the splits: the server
+contain; how a split is found only affects their sizes. The first part's snapshot determines the splits: the server
 counts rows and returns the key that it reached. That takes a tenth as long as reading, so if keys are integers, the
 splits are guessed from the distances of the last chunk's keys. A part that such a guess made too large ends early.
 
@@ -33,7 +33,7 @@ KEYS_GROWTH = 16
 
 
 class FetchedRows(Protocol):
-    """Rows as the server sent them. `is_whole`: these are all; otherwise there may be more."""
+    """Rows as the server sent them. `is_whole`: these are all rows of the query; otherwise more may follow."""
 
     @property
     def data(self) -> bytes: ...
@@ -48,8 +48,8 @@ F = TypeVar("F", bound=FetchedRows)
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """Rows after `after` (None: from the start) up to and including `upto`; at most `rows_max`, None for all.
-    `is_last`: its `upto` is the plan's bound."""
+    """A part of a chunk: the rows after `after` (None: from the start) up to and including `upto`, at most `rows_max`
+    (None: any number). `is_last`: its `upto` is the plan's bound."""
 
     after: Literals | None
     upto: Literals
@@ -60,7 +60,7 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class KeyPartRead(PartRead):
-    """What a part's snapshot showed. `reached`: the last row's key, or where the part began if it has no rows.
+    """The result of reading a part. `reached`: the last row's key, or where the part began if it has no rows.
     `exhausted`: it is the last part, and no rows are left before the bound. `has_whole_key`: the key is one integer.
     `rows_counted`: the number of rows, if the batches do not contain all of them; 0 if it is unknown."""
 
@@ -78,7 +78,7 @@ class KeyPartRead(PartRead):
 
 
 class OrderedTable(ABC, Generic[C, F]):
-    """A table in the order of its key, in one snapshot. The key has no columns if the table has none."""
+    """A table in the order of its key, in one snapshot. `key` has no columns if the table has no key."""
 
     def __init__(self, connection: C, snapshot: Snapshot, shape: Table, key: TableKey) -> None:
         self.connection = connection
@@ -89,49 +89,50 @@ class OrderedTable(ABC, Generic[C, F]):
     @property
     @abstractmethod
     def source(self) -> str:
-        """The table in a FROM."""
+        """The SQL that names the table in a FROM."""
 
     @property
     @abstractmethod
     def by_index(self) -> str:
-        """What follows `source` in a FROM so that the server uses the key's index."""
+        """The SQL after `source` in a FROM that makes the server use the key's index."""
 
     @property
     @abstractmethod
     def select(self) -> str:
-        """A SELECT of all of its columns, as `decode` expects them."""
+        """The SELECT of all of the table's columns, as `decode` expects them."""
 
     @abstractmethod
     def fetch(self, statement: str, bytes_max: int | None = None) -> F:
-        """All rows of a SELECT, or at least one and then as many as fit into about `bytes_max` bytes."""
+        """Return all rows of a SELECT. With `bytes_max`: at least one row, then as many as fit into about that many
+        bytes."""
 
     @abstractmethod
     def decode(self, fetched: F) -> pa.RecordBatch: ...
 
     @abstractmethod
     def decode_sums(self, fetched: F) -> pa.RecordBatch:
-        """The rows of a query by `sums_of`."""
+        """Decode the rows of a query that `sums_of` returned."""
 
     @abstractmethod
     def sums_of(self, rows: str, buckets: Buckets) -> str:
-        """A query that adds up rows by bucket. `rows`: the SQL after FROM."""
+        """Return the query that adds up rows by bucket. `rows`: the SQL after FROM."""
 
     @abstractmethod
     def among_buckets(self, buckets: Buckets) -> str:
-        """A condition: a row is in one of the buckets."""
+        """Return the SQL condition that a row is in one of the buckets."""
 
     @abstractmethod
     def first_key(self, fetched: F) -> Literals:
-        """The key of the first row of a SELECT of the key's `select_list`."""
+        """Return the key of the first row of a SELECT of the key's `select_list`."""
 
     @abstractmethod
     def last_key(self, fetched: F) -> Literals:
-        """The key of the last row of a `select`."""
+        """Return the key of the last row of a `select`."""
 
     # ── parts ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def greatest(self) -> Literals | None:
-        """The greatest key; None if there are no rows, or no key."""
+        """Return the greatest key; None if the table has no rows, or no key."""
         if not self.key.columns:
             return None
         return self._key_at(f"ORDER BY {self.key.descending} LIMIT 1")
@@ -144,10 +145,10 @@ class OrderedTable(ABC, Generic[C, F]):
         bytes_max: int,
         stride: float | None = None,
     ) -> list[KeyRange]:
-        """The next rows after `after`, cut into parts of about these sizes; fewer parts if the rows end before.
-        Together they end at about `bytes_max`.
+        """Split the next rows after `after` into parts of about these sizes; fewer parts if the rows end before.
 
-        `stride`: that of the last chunk, if it had one; then the splits are guessed.
+        Together the parts end at about `bytes_max`. `stride`: that of the last chunk, if it had one; the splits are
+        then guessed from it.
         """
         parts: list[KeyRange] = []
         each = bytes_max // len(sizes)
@@ -167,7 +168,8 @@ class OrderedTable(ABC, Generic[C, F]):
     def split_to_end(
         self, after: Literals | None, bound: Literals, sizes: Sequence[int], bytes_max: int
     ) -> list[KeyRange]:
-        """Like `split`, but no part ends by the number of its rows: the last one also ends at a known key."""
+        """Split rows into parts like `split`, but no part ends by the number of its rows: the last one also ends at a
+        known key."""
         parts: list[KeyRange] = []
         each = bytes_max // len(sizes)
         for size in sizes:
@@ -180,12 +182,13 @@ class OrderedTable(ABC, Generic[C, F]):
         return parts
 
     def _key_after(self, begin: Literals | None, bound: Literals, rows: int) -> Literals | None:
-        """The key of the row with this number after `begin`; None if the bound is before it."""
+        """Return the key of row number `rows` after `begin`; None if the bound is before it."""
         where = self._where(begin, bound)
         return self._key_at(f"WHERE {where} ORDER BY {self.key.names} LIMIT 1 OFFSET {rows - 1}")
 
     def _check_progress(self, before: Literals | None, row: Literals) -> None:
-        """The server may return the same row as the one after itself: the backfill would never end (W17)."""
+        """Raise an error if the server returned the same row as the one after itself: the backfill would never end
+        (W17)."""
         if row == before:
             raise ConfigurationError(
                 f"the backfill of {self.shape.id} makes no progress: the server sorts a row after itself",
@@ -284,19 +287,19 @@ class OrderedTable(ABC, Generic[C, F]):
 
 
 def _guess_bound(begin: Literals, bound: Literals, distance: float) -> Literals | None:
-    """The integer `distance` after `begin`; None if that is not before `bound`."""
+    """Return the integer key `distance` after `begin`; None if that is not before `bound`."""
     end = int(begin[0]) + max(1, int(distance))
     return (str(end),) if end < int(bound[0]) else None
 
 
 def sizes(rows: int, parts_max: int, part_rows_min: int) -> list[int]:
-    """The number of rows of each part: as many parts as are worth it, about equal."""
+    """Return the number of rows of each part: as many parts as are worth it, about equal."""
     count = max(1, min(parts_max, rows // part_rows_min))
     return [rows * (i + 1) // count - rows * i // count for i in range(count)]
 
 
 def stride(after: Literals | None, found: Sequence[KeyPartRead]) -> float | None:
-    """How far apart the keys of a chunk's rows are; None if the key is not an integer."""
+    """Return the mean distance between the keys of a chunk's rows; None if the key is not an integer."""
     if after is None:  # the first chunk: the start of its keys is unknown
         after, found = found[0].reached, found[1:]
     rows = sum(part.rows for part in found)

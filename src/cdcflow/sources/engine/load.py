@@ -15,7 +15,7 @@ P = TypeVar("P")
 
 
 class Unknown(Exception):
-    """A gauge cannot be read. The text is the reason and the remedy."""
+    """Raised when a gauge cannot be read. The text is the reason and the remedy."""
 
 
 Reading = Callable[[C], float]
@@ -23,8 +23,8 @@ Reading = Callable[[C], float]
 
 
 class SqlProbe(Generic[C]):
-    """Implements `SourceProbe` on one connection. `readings`: how this dialect reads its gauges; `commit`: commits
-    something small."""
+    """Implements `SourceProbe` on one connection. `readings`: the queries with which this dialect reads its gauges;
+    `commit`: commits something small."""
 
     def __init__(
         self,
@@ -67,8 +67,10 @@ class SqlProbe(Generic[C]):
 
 
 class PassingTimes(Generic[P]):
-    """When the end of a server's log passed a position: how old what another server has is. `every_s`: between two ends
-    that are kept."""
+    """Remembers when the end of a server's log passed which position, to compute how old another server's data is.
+
+    `every_s`: the interval between two remembered ends.
+    """
 
     KEPT = 4_000
 
@@ -78,13 +80,15 @@ class PassingTimes(Generic[P]):
         self._ends: deque[tuple[float, P]] = deque(maxlen=self.KEPT)
 
     def record(self, end: P) -> None:
-        """Remember the end of the log now."""
+        """Remember that the log ends at `end` now."""
         now = self._clock()
         if not self._ends or now - self._ends[-1][0] >= self._every_s:
             self._ends.append((now, end))
 
     def age_s(self, is_after: Callable[[P], bool]) -> float:
-        """For how long the log has had something after a position at least; 0 if it has nothing. `is_after`: whether an
-        end is after the position."""
+        """Return for how many seconds, at least, the log has had something after a position; 0 if it has nothing.
+
+        `is_after`: whether an end of the log is after the position.
+        """
         passed = next((at for at, end in self._ends if is_after(end)), None)
         return 0.0 if passed is None else self._clock() - passed

@@ -1,4 +1,4 @@
-"""What moves of a log to another address have in common: what is refused, in the same words for all dialects."""
+"""The part of moving a log to another address that all dialects share: its refusals, in the same words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ COMPARISON = "a comparison was requested"
 
 
 def lagging(error: HistoryLost) -> ConfigurationError:
-    """The error for a server that lacks changes which the log has."""
+    """Return the error for a server that lacks changes which the log has."""
     return ConfigurationError(
         f"the log cannot continue there: {first_line(error)}",
         remedy="move to the server that has everything; or, if that one is lost, run `cdcflow move` with --compare: "

@@ -1,4 +1,4 @@
-"""Tables by the numbers that a log gives them: which shape a number means, message by message. Pure.
+"""Resolves the numbers that a log gives to tables: which shape a number means, message by message. Pure.
 
     log   table 7 = a ──rows of 7──rows of 7──table 7 = b ──rows of 7──▶      the last rows have the shape b
 
@@ -19,8 +19,10 @@ M = TypeVar("M")
 
 
 class NumberedTables(Generic[M]):
-    """What numbers of tables mean in one part of the log, whose messages are numbered from 0. `known`: what they mean
-    before it, and, once all messages that define one were learned, after it."""
+    """The meanings of table numbers in one part of the log, whose messages are numbered from 0.
+
+    `known`: the meanings before the part; once all messages that define one were passed to `define`, those after it.
+    """
 
     def __init__(self, known: dict[int, M]) -> None:
         self.known = known
@@ -28,26 +30,28 @@ class NumberedTables(Generic[M]):
         """The meanings of those that were defined in this part, each with the number of its message; -1: before it."""
 
     def define(self, number: int, message: int, meaning: M) -> None:
-        """Starting with this message, a number has this meaning."""
+        """Give a number this meaning, starting with this message."""
         before = [(-1, self.known[number])] if number in self.known else []
         self.since.setdefault(number, before).append((message, meaning))
         self.known[number] = meaning
 
     def forget(self) -> None:
-        """No number has a meaning any longer, except for the messages before the next definition."""
+        """Remove the meanings of all numbers, except for the messages before the next definition."""
         for number, meaning in self.known.items():
             self.since.setdefault(number, [(-1, meaning)])
         self.known.clear()
 
     def meanings(self, number: int) -> list[tuple[int, M]]:
-        """All meanings of a number in this part, each with the message since which it applies."""
+        """Return all meanings of a number in this part, each with the message since which it applies (-1: since before
+        it)."""
         return self.since.get(number) or ([(-1, self.known[number])] if number in self.known else [])
 
     def split(self, number: int, messages: Int64s) -> list[tuple[M, Int64s]]:
-        """Messages about a table (by their numbers, ascending), with what its number means in them.
+        """Return messages about a table (by their numbers, ascending), grouped by the meaning that the table's number
+        has in them.
 
         Raises:
-            InvariantViolated: it has no meaning in the first of them.
+            InvariantViolated: the number has no meaning in the first of them.
         """
         found = self.meanings(number)
         bounds = np.searchsorted(messages, [since for since, _ in found]).tolist()
@@ -60,5 +64,5 @@ class NumberedTables(Generic[M]):
         return [(meaning, messages[a:b]) for (_, meaning), a, b in zip(found, bounds, ends, strict=True) if b > a]
 
     def meaning_at(self, number: int, message: int) -> M:
-        """What a number means in one message. Raises InvariantViolated as `split` does."""
+        """Return the meaning of a number in one message. Raises InvariantViolated as `split` does."""
         return self.split(number, np.array([message]))[0][0]

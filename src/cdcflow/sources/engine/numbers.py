@@ -1,4 +1,5 @@
-"""Numbers that servers send in parts, in columns: decimals as groups of digits, dates as years, months, days. Pure."""
+"""Decodes, in columns, numbers that servers send in parts: decimals as groups of digits, dates as years, months, days.
+Pure."""
 
 from __future__ import annotations
 
@@ -25,8 +26,11 @@ def decimals_of_groups(
     arrow: pa.Decimal128Type | pa.Decimal256Type,
     valid: Bools | None,
 ) -> pa.Array:
-    """Decimals from groups of digits, the most significant first, each with the power of ten that its digits are below:
-    in one number of 64 bits if that is enough, otherwise in limbs."""
+    """Return decimals from groups of digits, the most significant group first, each with the power of ten that its
+    digits are below.
+
+    They are computed as one number of 64 bits if that is enough, otherwise in limbs.
+    """
     if arrow.precision <= 18:
         total = np.zeros(len(negative), np.int64)
         for digits, factor in groups:
@@ -39,7 +43,7 @@ def decimals_of_groups(
 
 
 def decimal128_of(values: Int64s, arrow: pa.Decimal128Type, valid: Bools | None) -> pa.Array:
-    """Whole numbers as decimals, without a change of the digits."""
+    """Return whole numbers as decimals with the same digits; the type's scale places the point."""
     wide = np.empty((len(values), 2), np.int64)
     wide[:, 0] = values
     wide[:, 1] = values >> 63
@@ -47,7 +51,7 @@ def decimal128_of(values: Int64s, arrow: pa.Decimal128Type, valid: Bools | None)
 
 
 def decimal_ends(arrow: pa.Decimal128Type | pa.Decimal256Type) -> tuple[pa.Scalar, pa.Scalar]:
-    """The greatest and the least value of a type."""
+    """Return the greatest and the least value of a type."""
     digits = "9" * arrow.precision
     number = digits if not arrow.scale else f"{digits[: -arrow.scale]}.{digits[-arrow.scale :]}"
     ends = pa.array([number, "-" + number]).cast(arrow)
@@ -55,12 +59,12 @@ def decimal_ends(arrow: pa.Decimal128Type | pa.Decimal256Type) -> tuple[pa.Scala
 
 
 def no_limbs(arrow: pa.Decimal128Type | pa.Decimal256Type, count: int) -> Limbs:
-    """As many zeros, with the bits of this type."""
+    """Return the limbs of `count` zeros, as wide as this type."""
     return np.zeros((arrow.bit_width // 32, count), np.uint64)
 
 
 def append_digits(limbs: Limbs, factor: int, digits: Uint64s) -> None:
-    """Each number times `factor`, a power of ten, plus `digits`, which are below it."""
+    """Multiply each number by `factor`, a power of ten, and add `digits`, which are below it. Changes `limbs`."""
     carry = digits
     for limb in limbs:
         limb *= np.uint64(factor)
@@ -72,7 +76,7 @@ def append_digits(limbs: Limbs, factor: int, digits: Uint64s) -> None:
 def decimals_of(
     limbs: Limbs, negative: Bools, arrow: pa.Decimal128Type | pa.Decimal256Type, valid: Bools | None
 ) -> pa.Array:
-    """The numbers as decimals, some of them negative."""
+    """Return the numbers as decimals; `negative` marks those that get a minus."""
     carry = negative.astype(np.uint64)
     for limb in limbs:  # two's complement of the negative ones
         limb[:] = np.where(negative, limb ^ _LOW, limb) + carry
@@ -83,7 +87,8 @@ def decimals_of(
 
 
 def days_since_1970(year: Int64s, month: Int64s, day: Int64s) -> Int64s:
-    """In the proleptic Gregorian calendar, where the year 0 is before the year 1."""
+    """Return the days since 1970-01-01 of dates in the proleptic Gregorian calendar, where the year 0 is before the
+    year 1."""
     year = year - (month <= 2)
     era = year // 400
     of_era = year - era * 400
@@ -96,7 +101,8 @@ def time_us(hour: Int64s, minute: Int64s, second: Int64s, us: Int64s) -> Int64s:
 
 
 def write_digits(parts: Sequence[tuple[Int64s, int] | str]) -> Bytes:
-    """Numbers with the given numbers of digits, and the letters between them, one row per value."""
+    """Return texts, one row of bytes per value: each part is a number with its count of digits, or letters between
+    them."""
     columns: list[Bytes] = []
     count = next(len(part[0]) for part in parts if not isinstance(part, str))
     for part in parts:
@@ -109,5 +115,5 @@ def write_digits(parts: Sequence[tuple[Int64s, int] | str]) -> Bytes:
 
 
 def clock_parts(hour: Int64s, minute: Int64s, second: Int64s) -> list[tuple[Int64s, int] | str]:
-    """HH:MM:SS for `write_digits`."""
+    """Return the parts of HH:MM:SS for `write_digits`."""
     return [(hour, 2), ":", (minute, 2), ":", (second, 2)]

@@ -1,11 +1,11 @@
 """The password of a source: from a reference, or printed by a command and used until it expires.
 
-What a command prints stays in this process's memory. It is in no argument, environment, file, error or log line; nor is
+A printed password stays in this process's memory. It is in no argument, environment, file, error or log line; nor is
 anything else that the command writes, because a failed command may have printed the password as well.
 
-A printed password is used for every new connection until it is `expires` old. A server may refuse it earlier: it
-was rotated, or a token was revoked. Then the command runs again at once, and the connection is tried once more, but
-only with a different password: some servers lock an account after a few wrong ones.
+A printed password is used for every new connection until it is `expires` old. A server may refuse it earlier: it was
+rotated, or a token was revoked. Then the command runs again at once, and the connection is tried once more, but only
+with a different password: some servers lock an account after a few wrong ones.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class RenewableSecret(Protocol):
     def __call__(self) -> str | None: ...
 
     def after_refusal(self, refused: str | None) -> str | None:
-        """Another password, after the server refused this one; None if there is no other."""
+        """Return another password, after the server refused this one; None if it has no other."""
         ...
 
 
 def secret_of(password: str | PasswordCommand | None) -> Secret:
-    """The password that `source.password` describes. It is the same object for equal commands: all connections of this
-    process share what was printed."""
+    """Return the password that `source.password` describes. Equal commands give the same object, so all connections of
+    this process share a printed password."""
     return printed_password(password) if isinstance(password, PasswordCommand) else lambda: secret(password)
 
 
@@ -56,7 +56,8 @@ def printed_password(settings: PasswordCommand) -> PrintedPassword:
 
 
 class PrintedPassword:
-    """What a command prints, as a `RenewableSecret`. Safe to use from any thread: one runs the command, others wait."""
+    """A password printed by a command, as a `RenewableSecret`. Safe to use from any thread: one runs the command,
+    others wait."""
 
     def __init__(self, settings: PasswordCommand, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
@@ -66,18 +67,21 @@ class PrintedPassword:
         self._expires_at = 0.0
 
     def __call__(self) -> str:
-        """The password.
+        """Return the password.
 
         Raises:
             SourceUnavailable: the command failed, took too long, or printed no password.
-            ConfigurationError: it does not exist, or is not a program.
+            ConfigurationError: the command does not exist, or is not a program.
         """
         with self._lock:
             return self._current()
 
     def after_refusal(self, refused: str | None) -> str | None:
-        """Another password than the refused one: what another thread has got in the meantime, or what the command
-        prints now. None if it prints the same again. Raises as a call."""
+        """Return another password than the refused one: one that another thread has got in the meantime, or the one
+        that the command prints now.
+
+        None if it prints the same again. Raises as a call does.
+        """
         with self._lock:
             if self._printed == refused:
                 self._printed = None
@@ -122,7 +126,8 @@ def _run(settings: PasswordCommand) -> str:
 
 
 class _Output:
-    """What a process prints. Never waits longer than a deadline: a process that it started may still hold the pipe."""
+    """The output of a process. It never waits longer than a deadline: a child of that process may still hold
+    the pipe."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None  # noqa: S101  it is a pipe
@@ -130,7 +135,7 @@ class _Output:
         self._pipe = process.stdout
 
     def read(self, deadline: float) -> bytes:
-        """Everything until the end, or as much as was printed by the deadline, or a little more than allowed."""
+        """Read everything until the end. Stops at the deadline, or once a little more than the limit was printed."""
         found = b""
         with selectors.DefaultSelector() as selector:
             selector.register(self._pipe, selectors.EVENT_READ)
@@ -143,7 +148,7 @@ class _Output:
         return found
 
     def exit_code(self, deadline: float) -> int | None:
-        """How it ended; None if it has not, or its output has not, by the deadline."""
+        """Return the process's exit code; None if the process or its output has not ended by the deadline."""
         try:
             code = self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -151,7 +156,7 @@ class _Output:
         return None if time.monotonic() >= deadline else code
 
     def close(self) -> None:
-        """End it, and what it started."""
+        """Kill the process and its children, if it is still running."""
         self._pipe.close()
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -160,7 +165,7 @@ class _Output:
 
 
 def _password_in(printed: bytes, program: str) -> str:
-    """The printed line."""
+    """Return the single line that a command printed, as the password."""
     try:
         text = printed.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:

@@ -1,17 +1,16 @@
-"""How columns' values are kept where a setting decides it, and which tables a changed setting has cdcflow read again.
-Pure.
+"""The policies by which columns' values are kept where a setting decides it, and which tables a changed setting has
+cdcflow read again. Pure.
 
 A setting for values that a type cannot hold applies from the next row. Rows already in the log were written by the
 previous setting, so at a start the previous setting is compared with the current one:
 
-| before        | now           | rows in the log                                                         |
-| ------------- | ------------- | ----------------------------------------------------------------------- |
-| stop          | null, clamp … | are right: an affected value would have stopped the capture               |
-| null, clamp … | different     | have the values of the old setting: the table is read again               |
-| one type      | another type  | have the old type: the table is read again                                |
+| before | now | rows in the log | | ------------- | ------------- |
+----------------------------------------------------------------------- | | stop | null, clamp … | are right: an
+affected value would have stopped the capture | | null, clamp … | different | have the values of the old setting: the
+table is read again | | one type | another type | have the old type: the table is read again |
 
-The checkpoint stores how values are kept. The tables to read again are reported to the caller of
-`prepare`, which stores them until its command to read them is durable.
+The checkpoint stores these policies. The tables to read again are reported to the caller of `prepare`, which stores
+them until its command to read them is durable.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from cdcflow.model.table import Table, TableId
 
 @dataclass(frozen=True, slots=True)
 class ColumnPolicy:
-    """How one column's values are kept: the type in the log if a setting chose it ("": the default type), and what
-    happens to values that it cannot hold ("": they stop the capture). `by_name`: the only reason is a setting that
+    """How one column's values are kept: the type in the log if a setting chose it ("": the default type), and the
+    treatment of values that it cannot hold ("": they stop the capture). `by_name`: the only reason is a setting that
     names this very column; no other setting concerns its type. Not stored."""
 
     type: str = ""
@@ -66,7 +65,8 @@ def from_json(text: str) -> Policies:
 def changed_columns(
     before: Mapping[int, ColumnPolicy], now: Mapping[int, ColumnPolicy], table: Table
 ) -> dict[int, tuple[ColumnPolicy, ColumnPolicy]]:
-    """The columns whose values in the log differ from what the current settings produce, each with then and now."""
+    """Return the columns whose values in the log differ from what the current settings produce, each with its old and
+    new policy."""
     found = {}
     for column in table.columns:
         kept = now.get(column.number, PLAIN)
@@ -78,8 +78,11 @@ def changed_columns(
 
 
 def reread(before: Policies | None, tables: ByShape) -> dict[TableId, str]:
-    """The captured tables that must be read again, each with the reason. `before`: how the log's values were kept; a
-    checkpoint of an earlier cdcflow does not contain it (None), and then nothing is compared."""
+    """Return the captured tables that must be read again, each with the reason.
+
+    `before`: the policies of the log's values; a checkpoint of an earlier cdcflow does not contain them (None), and
+    then nothing is compared.
+    """
     if before is None:
         return {}
     found = {}
@@ -92,8 +95,10 @@ def reread(before: Policies | None, tables: ByShape) -> dict[TableId, str]:
 
 
 def otherwise(before: Policies | None, tables: ByShape) -> dict[TableId, str]:
-    """The captured tables with a column whose values are kept differently than before, each with the difference: a
-    backfill that failed at a value of the column may now succeed."""
+    """Return the captured tables with a column whose policy has changed, each with the difference.
+
+    A backfill that failed at a value of the column may now succeed.
+    """
     if before is None:
         return {}
     found = {}
@@ -107,10 +112,10 @@ def otherwise(before: Policies | None, tables: ByShape) -> dict[TableId, str]:
 
 
 def tables_to_reread(before: Policies | None, tables: ByShape) -> TablesToReread:
-    """The captured tables that a changed setting concerns. `before`: see `reread`."""
+    """Return the captured tables that a changed setting concerns. `before`: see `reread`."""
     return TablesToReread(frozenset(reread(before, tables)), frozenset(otherwise(before, tables)))
 
 
 def by_table(tables: ByShape) -> Policies:
-    """What to store of how values are kept."""
+    """Return the policies in the form in which the checkpoint stores them."""
     return {t.id: kept for t, kept in tables.items()}

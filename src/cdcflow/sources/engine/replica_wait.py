@@ -1,4 +1,5 @@
-"""Chunks that are read from a replica wait until it has replayed what they need (`source.backfill.url`)."""
+"""Makes chunks that are read from a replica wait until it has replayed enough of the source's log
+(`source.backfill.url`)."""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ POLL_MAX_S = 0.2
 
 
 class ReplicaWait(Generic[P]):
-    """What chunks need of a replica, as a place in the source's log. Thread-safe.
+    """The place in the source's log that a replica must have replayed before chunks are read from it. Thread-safe.
 
-    `covers(one, other)`: whether everything before the place `other` is before `one`. `connector`: that of the replica.
+    `covers(one, other)`: whether everything before the place `other` is before `one`. `connector`: connects to the
+    replica.
     """
 
     def __init__(self, connector: Connector[Any], covers: Callable[[P, P], bool]) -> None:
@@ -37,26 +39,26 @@ class ReplicaWait(Generic[P]):
 
     @property
     def status(self) -> str:
-        """Which server it is, and what chunks wait for, for operators."""
+        """The replica's address and its state, including what chunks wait for, for operators."""
         return f"{self._connector.address}: {self._state}"
 
     def require(self, place: P) -> None:
-        """Later chunks are read at this place or after it."""
+        """Have later chunks read at this place in the log or after it."""
         with self._lock:
             if self._needed is None or not self._covers(self._needed, place):
                 self._needed = place
 
     def is_reached(self, place: P) -> bool:
-        """Whether a replica that has replayed this place need not be waited for."""
+        """Whether chunks need not wait for a replica that has replayed this place."""
         return self._needed is None or self._covers(place, self._needed)
 
     def end_waits(self) -> None:
-        """A mark is about to be written: what waits now is no longer used."""
+        """End the waits in progress: a mark is about to be written, so the chunks that wait are no longer used."""
         with self._lock:
             self._marks += 1
 
     def until_replayed(self, replayed: Callable[[], P]) -> None:
-        """Wait until `replayed` returns what is required.
+        """Wait until `replayed` returns the required place or a later one.
 
         Raises:
             SourceUnavailable: it takes too long. The next chunk waits only if the replica has replayed what
@@ -83,7 +85,7 @@ class ReplicaWait(Generic[P]):
         self._state = "rows are read from it"
 
     def refusal(self, why: str) -> SourceUnavailable:
-        """The error for a server that no rows can be read from."""
+        """Return the error for a server that no rows can be read from."""
         self._state = f"no rows are read from it: {why}"
         return SourceUnavailable(
             f"no rows are read from {self._connector.address} ({SETTING}): {why}",
@@ -92,7 +94,7 @@ class ReplicaWait(Generic[P]):
         )
 
     def lagging(self, reached: P, needed: P) -> SourceUnavailable:
-        """The error for a replica that has replayed less than a chunk needs."""
+        """Return the error for a replica that has replayed less than a chunk needs."""
         return SourceUnavailable(
             f"{self._connector.address} ({SETTING}) lags: it has replayed {reached}, and a chunk needs {needed}",
             remedy="nothing: chunks are read once it has replayed that. If it does not get there, see that its "
@@ -102,7 +104,7 @@ class ReplicaWait(Generic[P]):
 
 
 def remedy(then: str = "run `cdcflow apply`") -> str:
-    """What to do about a server that does not replicate the source."""
+    """Return what to do about a server that does not replicate the source."""
     return (
         f"set {SETTING} to a running replica of the server of source.url; or remove it, and rows are read at "
         f"source.url; then {then}"
@@ -110,7 +112,7 @@ def remedy(then: str = "run `cdcflow apply`") -> str:
 
 
 def executors_read_elsewhere() -> ConfigurationError:
-    """The error for executors together with a replica to read from."""
+    """Return the error for settings with both executors and a replica to read from."""
     return ConfigurationError(
         f"executors read rows at source.url, and {SETTING} names another server",
         remedy=f"remove {SETTING}, or run the same command without --on",

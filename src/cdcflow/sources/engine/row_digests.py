@@ -1,8 +1,8 @@
-"""Rows as digests that a server computes: the row's text of `model.digest`, its number and its bucket, in the server's
+"""Digests of rows that a server computes: the row's text of `model.digest`, its number and its bucket, in the server's
 SQL. A dialect defines the text of a column and the functions of its server. Pure.
 
 If a column's text ever differed from the copy's although the value is the same, its bucket would differ, and its rows
-would be read: that is harmless. What must never happen is one text for two values.
+would be read: that is harmless. One text for two different values must never occur.
 """
 
 from __future__ import annotations
@@ -25,39 +25,42 @@ class RowDigests(ABC):
 
     @abstractmethod
     def reason(self, name: str, copied: str) -> str:
-        """Why a column has no text that is the same everywhere; empty if it has one. `copied`: its type in the copy."""
+        """Return why a column has no text that is the same everywhere; empty if it has one. `copied`: its type in the
+        copy."""
 
     @abstractmethod
     def pieces(self, name: str) -> Sequence[str]:
-        """A column's text in SQL, in pieces to be concatenated; one that is NULL counts as empty."""
+        """Return a column's text in SQL, as pieces to be concatenated; a piece that is NULL counts as empty."""
 
     @abstractmethod
     def concat(self, pieces: Sequence[str]) -> str: ...
 
     @abstractmethod
     def number(self, text: str) -> str:
-        """The first bits of a text's hash, as a whole number."""
+        """Return the SQL for the first bits of a text's hash, as a whole number."""
 
     @abstractmethod
     def whole(self, name: str) -> str:
-        """A column of whole numbers, for arithmetic with bits."""
+        """Return the SQL for a column of whole numbers, in a type that allows arithmetic with bits."""
 
     @abstractmethod
     def totals(self) -> str:
-        """The columns of `sums`, of rows with a bucket `b` and a digest `d`: bucket, number of rows, sum of digests."""
+        """Return the select list of `sums`: bucket, number of rows, sum of digests, over rows with a bucket `b` and a
+        digest `d`."""
 
     def sums(self, rows: str) -> str:
-        """A query that adds up a table's rows by bucket. `rows`: the SQL after FROM. Raises NoText as `digest` does."""
+        """Return the query that adds up a table's rows by bucket. `rows`: the SQL after FROM. Raises NoText as `digest`
+        does."""
         each = f"SELECT {self.bucket} AS b, {self.digest} AS d FROM {rows}"  # noqa: S608  a dialect quotes names
         return f"SELECT {self.totals()} FROM ({each}) AS each_row GROUP BY b"  # noqa: S608
 
     def among(self) -> str:
-        """A condition: a row is in one of the buckets."""
+        """Return the SQL condition that a row is in one of the buckets."""
         return f"({self.bucket}) IN ({', '.join(map(str, self._buckets.only or (-1,)))})"
 
     @property
     def digest(self) -> str:
-        """The digest of a row.
+        """The SQL for a row's digest.
 
         Raises:
             NoText: some columns have no text.
@@ -66,7 +69,7 @@ class RowDigests(ABC):
 
     @property
     def bucket(self) -> str:
-        """The number of a row's bucket. Raises NoText as `digest` does, for the key's columns."""
+        """The SQL for the number of a row's bucket. Raises NoText as `digest` does, for the key's columns."""
         key, mask = self._buckets.key, self._buckets.count - 1
         text = self._row_text(key)
         if not self._buckets.is_of_number:
@@ -83,7 +86,7 @@ class RowDigests(ABC):
 
 
 def other_type(arrow: pa.DataType, copied: str) -> str:
-    """Why values of this type differ from those in a copy that holds them as `copied`; empty if they do not."""
+    """Return why values of this type differ from those in a copy that holds them as `copied`; empty if they do not."""
     if not is_portable(copied):
         return f"{copied} has no text that is the same everywhere"
     if copied == stored_type(arrow).table or (pa.types.is_integer(arrow) and copied in WHOLE_NUMBERS):

@@ -1,6 +1,6 @@
-"""Row images of a source's log as changes in columns: key changes, and the columns that the log adds. Pure.
+"""Turns row images of a source's log into changes in columns: key changes, and the columns that the log adds. Pure.
 
-A decoder finds where the values of each image are. What old and new images become is the same in every dialect:
+A decoder finds where the values of each image are. The rules for old and new images are the same in every dialect:
 
 - An update that keeps its key is one change. One that changes it is a delete of the old key and, directly after it, an
   insert (hard case P09).
@@ -29,9 +29,9 @@ Codes = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class SplitRows:
-    """Rows of a source's log as changes; a row that changes its key is two of them.
+    """Rows of a source's log as changes; a row that changes its key becomes two changes.
 
-    `last` is the number of row i's last change. Change j takes its values from image `value[j]` and its old row from
+    `last[i]` is the number of row i's last change. Change j takes its values from image `value[j]` and its old row from
     image `before[j]` (-1 if it has none); `op` contains the codes of the letters.
     """
 
@@ -44,8 +44,11 @@ class SplitRows:
 def split_key_changes(
     changed: Bools, carries_old: Bools, new_image: Int64s, op: Codes, delete: int, insert: int
 ) -> SplitRows:
-    """`changed`: which rows change their key; `carries_old`: which changes also carry their old row. Row i's old image
-    has the number i, its new one `new_image[i]`; `op` is its letter if the key does not change."""
+    """Split rows that change their key into a delete and an insert.
+
+    `changed`: which rows change their key; `carries_old`: which changes also carry their old row. Row i's old image has
+    the number i, its new one `new_image[i]`; `op` is its letter if the key does not change.
+    """
     total = len(changed) + int(changed.sum())
     last = np.cumsum(1 + changed) - 1
     value, letters, before = np.empty(total, np.int64), np.empty(total, op.dtype), np.full(total, -1, np.int64)
@@ -58,8 +61,11 @@ def split_key_changes(
 
 
 def changed_keys(table: Table, updates: int, differs: Callable[[int], Bools | None]) -> Bools:
-    """Which of some updates change their key. `differs`: in which of them a column (by its place in the table) has
-    other bytes than before; None if in none. In a table without a key no row has an identity: all of them do."""
+    """Return which of some updates change their key. Rows of a table without a key have no identity, so all of them do.
+
+    `differs`: returns in which updates a column (by its place in the table) has other bytes than before; None if in
+    none.
+    """
     if not table.key:
         return np.ones(updates, np.bool_)
     changed = np.zeros(updates, np.bool_)
@@ -70,7 +76,7 @@ def changed_keys(table: Table, updates: int, differs: Callable[[int], Bools | No
 
 
 def same_values(one: Cells, other: Cells) -> Bools:
-    """Which values of two columns of the same rows have the same bytes; NULL equals NULL."""
+    """Return which values of two columns of the same rows have the same bytes; NULL equals NULL."""
     there, size = one.present, one.size
     same: Bools = (there == other.present) & (~there | (size == other.size))
     look = np.flatnonzero(same & there & (one.start != other.start) & (size > 0))
@@ -83,8 +89,11 @@ def same_values(one: Cells, other: Cells) -> Bools:
 def change_batch(
     table: Table, columns: Sequence[pa.Array], op: Codes, omitted: Bools | None, before: pa.Array | None
 ) -> pa.RecordBatch:
-    """Changes with these columns. `omitted`: which values were not sent, a row for each column of the table; `before`:
-    the column of old rows. Either may be None if no change has any."""
+    """Return changes with these columns as a batch.
+
+    `omitted`: which values were not sent, a row for each column of the table; `before`: the column of old rows. Either
+    may be None if no change has any.
+    """
     schema = table.change_schema
     names = pa.nulls(len(op), schema.field(UNCHANGED).type)
     if omitted is not None and omitted.any():
@@ -94,8 +103,10 @@ def change_batch(
 
 
 def old_rows(table: Table, image: Int64s, column: Callable[[int, Int64s, Bools], pa.Array]) -> pa.Array:
-    """The column `_before`. `image`: the number of the image of each change's old row, -1 if it has none. `column`
-    returns a column (by its place in the table) of these images, NULL where the image does not exist."""
+    """Return the column `_before`. `image`: for each change, the number of the image of its old row, -1 if it has none.
+
+    `column` returns a column (by its place in the table) of these images, NULL where the image does not exist.
+    """
     arrow, there = table.before_type, image >= 0
     places = (place for place, c in enumerate(table.columns) if arrow.get_field_index(c.name) >= 0)
     children = [column(place, np.maximum(image, 0), there) for place in places]
@@ -103,14 +114,14 @@ def old_rows(table: Table, image: Int64s, column: Callable[[int, Int64s, Bools],
 
 
 def ops(letters: Codes) -> pa.Array:
-    """The column `_op` for these letters (given as codes)."""
+    """Return the column `_op` for these letters (given as codes)."""
     offsets = np.arange(len(letters) + 1, dtype=np.int32)
     codes = np.ascontiguousarray(letters.astype(np.uint8, copy=False))
     return pa.Array.from_buffers(pa.string(), len(letters), [None, pa.py_buffer(offsets), pa.py_buffer(codes)])
 
 
 def unchanged_names(table: Table, omitted: Bools, arrow: pa.DataType) -> pa.Array:
-    """The column `_unchanged`: for each row the names of the columns that were not sent; NULL if all were sent.
+    """Return the column `_unchanged`: for each row the names of the columns that were not sent; NULL if all were sent.
 
     `omitted` has one row per column of the table, and one entry per change.
     """

@@ -66,16 +66,16 @@ class Selection:
         return taken and not any(p.matches(table) for p in self.patterns if p.excludes)
 
     def names(self, table: TableId) -> bool:
-        """A pattern names this very table; it is not only matched by a wildcard."""
+        """Whether a pattern names this very table, instead of only matching it by a wildcard."""
         return self.selects(table) and any(p.exact == table for p in self.patterns if not p.excludes)
 
     @property
     def only_wildcards(self) -> bool:
-        """No pattern names one table: so it is not an error if no table exists yet."""
+        """Whether no pattern names one table, so that it is not an error if no table exists yet."""
         return all(p.exact is None for p in self.patterns if not p.excludes)
 
     def unknown(self, tables: Iterable[TableId]) -> list[str]:
-        """Names without wildcards that match no table."""
+        """Return the names without wildcards that match no table."""
         known = set(tables)
         return [p.text for p in self.patterns if not p.excludes and p.exact is not None and p.exact not in known]
 
@@ -98,9 +98,12 @@ E = TypeVar("E", bound=SelectableTable)
 
 @dataclass(frozen=True)  # without slots: a generic dataclass with frozen and slots cannot be instantiated by an alias
 class Selected(Generic[E]):
-    """The tables that the settings currently select. `refused` are those that cannot be captured, with the reasons:
-    tables that the dialect refuses, and tables whose joined schema and name are equal to those of another. `ignored`
-    explains which other objects a wildcard matched that are not tables to capture."""
+    """The tables that the settings currently select.
+
+    `refused`: the tables that cannot be captured, with the reasons: tables that the dialect refuses, and tables whose
+    joined schema and name are equal to those of another. `ignored` explains which other objects a wildcard matched that
+    are not tables to capture.
+    """
 
     tables: tuple[E, ...]
     refused: Mapping[TableId, tuple[Refusal, ...]]
@@ -116,9 +119,10 @@ class Selected(Generic[E]):
         return tuple(t for t in self.tables if t.id not in self.refused)
 
     def only(self, tables: Iterable[TableId]) -> Selected[E]:
-        """The same, keeping only these refused tables. If no table would remain, keep all refused ones, since they are
-        why nothing can be captured. One of these is not refused for a joined name that it only shares with a table not
-        among them.
+        """Return the selection with only those refused tables that are in `tables`; the others are removed.
+
+        If no table would remain, keep all refused ones, since they are why nothing can be captured. A table is no
+        longer refused if its only reason was to share its joined name with a table that is removed.
         """
         wanted = frozenset(tables)
         names = {str(t) for t in wanted}
@@ -133,8 +137,10 @@ class Selected(Generic[E]):
         return Selected(tuple(t for t in rest if not refused.get(t.id) or t.id in kept), kept, self.ignored)
 
     def refusing(self, describe: Callable[[E], object]) -> Selected[E]:
-        """The same, also refusing the tables that `describe` raises ConfigurationError for: the settings for values do
-        not fit them, and one such table must not stop the others."""
+        """Return the selection, also refusing the tables that `describe` raises ConfigurationError for.
+
+        The settings for values do not fit such a table, and it must not stop the others.
+        """
         refused = dict(self.refused)
         for table in self.good:
             try:
@@ -144,11 +150,12 @@ class Selected(Generic[E]):
         return Selected(self.tables, refused, self.ignored)
 
     def without(self, tables: Collection[TableId]) -> Selected[E]:
-        """The same without these tables."""
+        """Return the selection without these tables."""
         return Selected(tuple(t for t in self.tables if t.id not in tables), self.refused, self.ignored)
 
     def for_restart(self, known: frozenset[TableId], selection: Selection) -> tuple[Selected[E], tuple[TableId, ...]]:
-        """What a capture that captured `known` before continues with, and the refused tables that it excludes.
+        """Return the selection with which a capture of the tables `known` continues, and the refused tables that it
+        excludes.
 
         A table that was added since and cannot be captured (perhaps its key is still to be added) must not stop the
         other tables at their next attempt; doctor and status show it. A table that was captured, or that a pattern
@@ -158,15 +165,17 @@ class Selected(Generic[E]):
         return kept, self.left_out_of(kept)
 
     def left_out_of(self, kept: Selected[E]) -> tuple[TableId, ...]:
-        """The refused tables that `kept`, a subset of these, does not contain."""
+        """Return the refused tables that `kept`, a part of this selection, does not contain."""
         return tuple(sorted(self.refused.keys() - kept.refused.keys() - {t.id for t in kept.tables}))
 
     def check(
         self, if_none: str = "check the names in source.tables (case counts)", *, may_be_empty: bool = False
     ) -> None:
-        """Raises ConfigurationError with every refusal and its remedy. Also raises it, with the remedy `if_none`, if no
-        table is selected, unless the selection `may_be_empty` (a wildcard whose tables do not exist yet, or tables that
-        were dropped)."""
+        """Raise ConfigurationError with every refusal and its remedy, if any table is refused.
+
+        Also raise it, with the remedy `if_none`, if no table is selected, unless the selection `may_be_empty` (a
+        wildcard whose tables do not exist yet, or tables that were dropped).
+        """
         problems = [p for found in self.refused.values() for p in found]
         if problems:
             raise ConfigurationError(
@@ -180,12 +189,12 @@ class Selected(Generic[E]):
 
 
 def refusal_of(error: ConfigurationError) -> Refusal:
-    """Why a table cannot be captured, from the error that a use of it raised."""
+    """Return why a table cannot be captured, from the error that a use of it raised."""
     return str(error).splitlines()[0], error.remedy or "leave it out of source.tables"
 
 
 def ignored_object(selection: Selection, table: TableId, why: str, remedy: str) -> str:
-    """Why an object that the settings select is not captured, for an object that is not a table to capture.
+    """Return why an object that the settings select is not captured, for an object that is not a table to capture.
 
     Raises:
         ConfigurationError: a pattern names this very object.
@@ -196,13 +205,15 @@ def ignored_object(selection: Selection, table: TableId, why: str, remedy: str) 
 
 
 def advice(remedy: str) -> str:
-    """A refusal's remedy as a sentence; most remedies are statements."""
+    """Return a refusal's remedy as a sentence; most remedies are statements."""
     return f"run {remedy}" if remedy.split(" ", 1)[0].isupper() else remedy
 
 
 def _of_one_name(tables: Iterable[TableId]) -> dict[TableId, tuple[Refusal, ...]]:
-    """Refuses tables whose schema and name are the same text once joined by a dot: `"a.b".c` and `a."b.c"`. The log's
-    progress, topics, metrics, cuts and commands identify a table by this text."""
+    """Return refusals of tables whose schema and name are the same text once joined by a dot: `"a.b".c` and `a."b.c"`.
+
+    The log's progress, topics, metrics, cuts and commands identify a table by this text.
+    """
     named: dict[str, set[TableId]] = {}
     for table in tables:
         named.setdefault(str(table), set()).add(table)
@@ -222,8 +233,11 @@ def _quote(table: TableId) -> str:
 
 
 def not_there(table: TableId) -> SourceUnavailable:
-    """The error for a captured table that the catalog currently does not have. A rename may be about to bring it back;
-    if it stays missing, it is no longer captured as soon as the list of tables is checked."""
+    """Return the error for a captured table that the catalog currently does not have.
+
+    A rename may be about to bring it back; if it stays missing, it is no longer captured as soon as the list of tables
+    is checked.
+    """
     return SourceUnavailable(f"table {table} no longer exists, or is no longer selected")
 
 
@@ -231,7 +245,7 @@ _RESERVED = frozenset(name.lower() for name in (*LOG_COLUMNS, *MERGE_COLUMNS))
 
 
 def unfit_columns(names: Sequence[str]) -> list[tuple[str, str]]:
-    """The columns whose names nothing downstream could distinguish, each with the reason.
+    """Return the columns whose names nothing downstream could distinguish from others, each with the reason.
 
     The log adds its own columns to every row, and the merged tables add more; both, and every SQL engine that reads
     them, treat names that differ only in case as equal.
@@ -249,7 +263,7 @@ def unfit_columns(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def name_refusals(table: TableId, names: Sequence[str], rename: Callable[[str], str]) -> list[Refusal]:
-    """Refusals for a table with columns of these names; `rename` returns the statement that renames a column."""
+    """Return refusals for a table with columns of these names. `rename` returns the statement that renames a column."""
     return [(f"{table} has {why}", rename(name)) for name, why in unfit_columns(names)]
 
 
@@ -285,7 +299,7 @@ def _compile_part(part: str) -> re.Pattern[str]:
 
 
 def table_id(text: str) -> TableId:
-    """The one table that a name without wildcards means.
+    """Return the one table that a name without wildcards means.
 
     Raises:
         ConfigurationError: it is not the name of one table.

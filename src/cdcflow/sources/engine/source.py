@@ -1,4 +1,4 @@
-"""What the sources of all servers do alike: which tables they capture, what a start would do, and what they report.
+"""The part that the sources of all servers share: which tables they capture, what a start would do, and their status.
 
     prepare   stored state ──▶ a position, found or checked by the dialect ──▶ state to store, tables to read again
     tables    as prepared; later as the catalog has them, without those that cannot be captured yet
@@ -37,7 +37,7 @@ from cdcflow.sources.engine.selection import SelectableTable, Selected, Selectio
 
 
 class SourceState(Protocol):
-    """What a dialect stores in the checkpoint's `source`."""
+    """The state that a dialect stores in the checkpoint's `source`."""
 
     def write(self) -> dict[str, str]: ...
 
@@ -53,15 +53,15 @@ Sizes = Mapping[TableId, tuple[int | None, int | None]]
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """That a start is a move of the log to this address. `compares`: see `cdcflow.capture.ports.moves.Movable.move`."""
+    """Marks a start that moves the log to this address. `compares`: see `cdcflow.capture.ports.moves.Movable.move`."""
 
     compares: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Start(Generic[S]):
-    """The arguments of `cdcflow.ports.Source.prepare`. `before`: what the last start stored. `move`: None unless it is
-    a move."""
+    """The arguments of `cdcflow.ports.Source.prepare`. `before`: the state that the last start stored. `move`: set if
+    the start moves the log to this address, otherwise None."""
 
     checkpoint: Checkpoint
     log_id: str
@@ -73,7 +73,7 @@ class Start(Generic[S]):
 
 @dataclass(frozen=True)  # without slots: see `selection.Selected`
 class Begun(Generic[S, E]):
-    """Where a stream begins, what to store of it, and which tables it captures."""
+    """Where a stream begins, the state to store, and the tables that it captures."""
 
     position: Position
     state: S
@@ -83,7 +83,7 @@ class Begun(Generic[S, E]):
 
 class SqlSource(ABC, Generic[C, S, E]):
     """Implements the parts of `cdcflow.ports.Source` that do not depend on the server. `session` is for small queries.
-    Both connect when a method needs it, not before, and are closed with the source."""
+    It and `connector` connect when a method needs it, not before, and are closed with the source."""
 
     def __init__(self, connector: Connector[C], session: Session[C]) -> None:
         self._connector = connector
@@ -98,15 +98,15 @@ class SqlSource(ABC, Generic[C, S, E]):
     @property
     @abstractmethod
     def _selection(self) -> Selection:
-        """What the settings select."""
+        """The tables that the settings select, as patterns."""
 
     @abstractmethod
     def _read_state(self, stored: Mapping[str, str]) -> S | None:
-        """What an earlier start stored; None at the first start."""
+        """Return the state that an earlier start stored; None at the first start."""
 
     @abstractmethod
     def _captured_by(self, state: S | None) -> frozenset[TableId]:
-        """The tables that an earlier start captured."""
+        """Return the tables that an earlier start captured."""
 
     @abstractmethod
     def _begin(self, connection: C, start: Start[S]) -> Begun[S, E]:
@@ -114,34 +114,37 @@ class SqlSource(ABC, Generic[C, S, E]):
 
     @abstractmethod
     def _check_log(self, before: S | None, log_id: str) -> None:
-        """Raises ConfigurationError if the server, or the settings, are another log's than the one that stored
+        """Raise ConfigurationError if the server or the settings belong to another log than the one that stored
         `before`."""
 
     @abstractmethod
     def _select(self, before: S | None) -> Selected[E]:
-        """The tables that the settings select now. `before`: what an earlier start stored of the log."""
+        """Return the tables that the settings select now. `before`: the state that an earlier start of the log
+        stored."""
 
     @abstractmethod
     def _check(self, selected: Selected[E], captured: frozenset[TableId]) -> None:
-        """Raises ConfigurationError if these tables cannot be captured, or if the settings select no table. The latter
-        is no error if tables that were `captured` are gone."""
+        """Raise ConfigurationError if these tables cannot be captured, or if the settings select no table.
+
+        The latter is no error if tables that were `captured` are gone.
+        """
 
     @abstractmethod
     def _describe(self, selected: Selected[E]) -> ByShape:
-        """The shapes of these tables, sorted by name, with how the values of their columns are kept."""
+        """Return the shapes of these tables, sorted by name, with the policies of their columns."""
 
     @abstractmethod
     def _sizes(self, connection: C, tables: Sequence[Table]) -> Sizes:
-        """The sizes of tables in the server's statistics."""
+        """Return the sizes of tables according to the server's statistics."""
 
     @abstractmethod
     def _open_stream(self, position: Position, state: S, open_spool: OpenSpool) -> Stream:
-        """Everything in the log after this position."""
+        """Open a stream of everything in the log after this position."""
 
     @abstractmethod
     def _check_continues(self, before: S, position: Position, newest: Callable[[], Checkpoint], log_id: str) -> str:
-        """Check that the server has everything since a position, or since that of the `newest` checkpoint. Returns the
-        text of a finding for it.
+        """Check that the server has everything since a position, or since that of the `newest` checkpoint. Return the
+        text of a finding that it has.
 
         Raises:
             HistoryLost, ConfigurationError: it does not.
@@ -151,19 +154,19 @@ class SqlSource(ABC, Generic[C, S, E]):
     def _read_status(self, connection: C, acknowledged: Position | None, log_id: str) -> SourceStatus: ...
 
     def _connect(self, purpose: str) -> C:
-        """A connection for the statements of a start."""
+        """Return a connection for the statements of a start."""
         return self._connector.connect(purpose)
 
     def _waiting(self, new: Sequence[E]) -> Collection[TableId]:
-        """Which of these tables, which came up since `prepare`, cannot be captured yet."""
+        """Return which of these tables, which appeared since `prepare`, cannot be captured yet."""
         return ()
 
     def _policies_of(self, state: S) -> Policies | None:
-        """How values were kept when a state was stored, or None if it lacks that."""
+        """Return the policies that a state contains, or None if it lacks them."""
         return None
 
     def _with_policies(self, state: S, kept: Policies) -> S:
-        """The state with how values are kept."""
+        """Return the state with these policies."""
         return state
 
     # ── cdcflow.ports.Source ────────────────────────────────────────────────────────────────────────────────
@@ -180,7 +183,7 @@ class SqlSource(ABC, Generic[C, S, E]):
         return self._begin_at(Start(checkpoint, log_id, before, transactions_back, accept_history_loss))
 
     def _begin_at(self, start: Start[S]) -> Prepared:
-        """Begin, and keep in mind what is captured. The state to store has how the values of columns are kept."""
+        """Begin, and remember which tables are captured. The state to store includes the columns' policies."""
         before, checkpoint = start.before, start.checkpoint
         connection = self._connect("prepare")
         try:
@@ -202,8 +205,10 @@ class SqlSource(ABC, Generic[C, S, E]):
         return list(self._describe(self._select_again())) if found is None else found
 
     def _select_again(self) -> Selected[E]:
-        """What is captured of the tables that are selected now. One that was created since `prepare` is not: the stream
-        would never deliver its changes."""
+        """Return the captured tables among those that are selected now.
+
+        A table that was created since `prepare` is not captured: the stream would never deliver its changes.
+        """
         selected = self._select(None)
         if (captured := self._captured) is not None:
             everything, selected = selected, selected.only(captured)
@@ -279,7 +284,7 @@ class ComparableSource(SqlSource[C, S, E]):
 
     @abstractmethod
     def _compare(self, selected: Selected[E], tables: Sequence[Table]) -> Comparison:
-        """See `Comparison`. The state is the one of the log that is compared."""
+        """Begin a comparison of these tables. The source's state is the one stored by the log that is compared."""
 
     def comparison(self, checkpoint: Checkpoint) -> Comparison:
         self._state = self._read_state(checkpoint.source)
@@ -288,8 +293,12 @@ class ComparableSource(SqlSource[C, S, E]):
 
 
 def position_to_begin(again: Callable[[], T], first: Callable[[], T], *, is_loss_accepted: bool) -> T:
-    """The earlier position, checked by `again`; or a new one by `first` if an operator accepted the loss of history.
-    Then also if the old position is still valid: the cause that stopped the stream may be right after it."""
+    """Return the earlier position, checked by `again`; or a new one by `first` if an operator accepted the loss of
+    history.
+
+    With the loss accepted, the position is new even if the earlier one is still valid: the cause that stopped the
+    stream may be right after it.
+    """
     try:
         found = again()
     except HistoryLost:

@@ -22,8 +22,8 @@ from cdcflow.sources.engine.buffers import Bools
 
 @dataclass(slots=True)
 class SpooledRows:
-    """The rows of one transaction in a spool. `counts`: their numbers by part and shape; `aborted`: the parts that were
-    rolled back. A transaction whose rows cannot be rolled back in parts has the single part 0."""
+    """The rows of one transaction in a spool. `counts`: the number of rows by part and shape; `aborted`: the parts that
+    were rolled back. A transaction whose rows cannot be rolled back in parts has the single part 0."""
 
     spool: Spool | None = None
     counts: dict[int, dict[Table, int]] = field(default_factory=dict)
@@ -32,7 +32,8 @@ class SpooledRows:
     partial: dict[TableId, list[tuple[pa.Table, Uint64s]]] = field(default_factory=dict)
 
     def write(self, open_spool: OpenSpool, batches: list[ChangeBatch], parts: Uint64s | None) -> None:
-        """Write one piece into the spool. `parts`: each row's part, in index order; None if none can be undone."""
+        """Write one piece into the spool. `parts`: each row's part, in index order; None if no row can be rolled back
+        alone."""
         if not batches:
             return
         if self.spool is None:
@@ -63,7 +64,7 @@ class SpooledRows:
 
     @property
     def tables(self) -> frozenset[TableId]:
-        """The tables that it had rows of, rolled back or not."""
+        """The tables that the transaction wrote rows of, rolled back or not."""
         return frozenset(table.id for tables in self.counts.values() for table in tables)
 
     @property
@@ -81,7 +82,7 @@ class SpooledRows:
     def commit(
         self, xid: int, position: Position, commit_ts: int, origin: str | None = None
     ) -> SpooledTransaction | None:
-        """The transaction, once it is known to be committed; None if no rows of it remain."""
+        """Return the transaction, which is now known to be committed; None if no rows of it remain."""
         if self.spool is None or not self.rows:
             self.discard()
             return None

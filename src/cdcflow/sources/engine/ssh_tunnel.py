@@ -5,11 +5,11 @@
 ssh gets the other end of the socket as its input and output, so no row passes through Python, and nothing needs to be
 supervised: a connection whose ssh ends is a connection that broke, and the next one starts its own ssh.
 
-The other way round ssh would stay: if its input closes, it only passes that on to the database, and a server that
-sends a binary log does not listen. So ssh is killed when the client library closes its socket, and all of them by a
-shell (`_Watcher`) if this process dies.
+In the opposite case ssh would keep running: if its input closes, it only passes that on to the database, and a server
+that sends a binary log does not listen. So ssh is killed when the client library closes its socket, and all ssh
+processes are killed by a shell (`_Watcher`) if this process dies.
 
-What decides whom to trust is on the command line, where no file can change it: the host key must be in
+The trust decisions are on the command line, where no file can change them: the host key must be in
 `source.ssh.known_hosts`, only the key in `key_file` is offered, and nothing is prompted for. No argument of ssh is a
 secret. The user's and the machine's ssh_config are not read.
 
@@ -52,7 +52,8 @@ _logins = threading.BoundedSemaphore(LOGINS_AT_ONCE)
 
 @dataclass(frozen=True, slots=True)
 class Tunnel:
-    """The way to one database through an SSH server. `host`: the database's name, as the SSH server knows it."""
+    """The way to one database through an SSH server. `host`: the database's host name, as the SSH server
+    resolves it."""
 
     ssh: Ssh
     host: str
@@ -60,7 +61,7 @@ class Tunnel:
 
     @contextlib.contextmanager
     def loopback_port(self) -> Iterator[int]:
-        """A port on loopback that leads to the database, for connections that are opened inside the block.
+        """Provide a port on loopback that leads to the database, for connections that are opened inside the block.
 
         Raises:
             SourceUnavailable: ssh ended, instead of an error inside the block; or RightMissing, ConfigurationError.
@@ -70,7 +71,7 @@ class Tunnel:
 
     @contextlib.contextmanager
     def connected_socket(self) -> Iterator[socket.socket]:
-        """A socket that leads to the database. The caller closes it.
+        """Provide a socket that leads to the database. The caller closes it.
 
         Raises:
             SourceUnavailable: as `loopback_port`.
@@ -92,7 +93,7 @@ class Tunnel:
             raise
 
     def command(self) -> list[str]:
-        """The command whose input and output are the connection."""
+        """Return the command whose input and output are the connection."""
         return [
             *(PROGRAM, "-F", "none", "-T", "-a", "-x"),
             *("-p", str(self.ssh.port), "-l", self.ssh.user, "-i", _without_tokens(str(self.ssh.key_file))),
@@ -120,7 +121,7 @@ class Tunnel:
         }
 
     def check_key(self) -> None:
-        """Check that ssh can use the key's file, and the one with host keys.
+        """Check that ssh can use the key file and the file with host keys.
 
         Raises:
             ConfigurationError: one does not exist, or every user of the machine may read the key.
@@ -144,12 +145,12 @@ class Tunnel:
 
 
 def _without_tokens(text: str) -> str:
-    """A path for ssh, which would replace %h and the like in it."""
+    """Escape a path for ssh, which would otherwise replace %h and the like in it."""
     return text.replace("%", "%%")
 
 
 class _Watcher:
-    """Kills the processes of ssh if this process dies, however that happens. They are in its process group."""
+    """Kills the ssh processes if this process dies, however that happens. They are in its process group."""
 
     def __init__(self) -> None:
         self._shell = subprocess.Popen(
@@ -170,7 +171,8 @@ _watchers: list[_Watcher] = []
 
 
 def _watched_group() -> int:
-    """The process group for ssh: not the terminal's, where Ctrl-C would end the connections before the capture."""
+    """Return the process group for ssh. It is not the terminal's, where Ctrl-C would end the connections before the
+    capture."""
     with _watcher_lock:
         if not _watchers or not _watchers[-1].is_alive:
             _watchers.append(_Watcher())
@@ -215,7 +217,7 @@ class _Link:
             self._process.wait()
 
     def _has_more(self, events: select.poll, pipe: int) -> bool:
-        """Wait for what happens next. False: ssh has ended."""
+        """Wait for the next event: output of ssh, or the client closing its socket. Return False if ssh has ended."""
         ready = {descriptor for descriptor, _ in events.poll()}
         if self._end.fileno() in ready:
             events.unregister(self._end)
@@ -227,7 +229,7 @@ class _Link:
         return bool(words)
 
     def failure(self) -> CdcflowError | None:
-        """Why ssh has ended; None if it did not fail. Afterwards it has ended."""
+        """Wait for ssh to end, killing it if necessary, and return why it failed; None if it did not fail."""
         self._thread.join(ENDS_WITHIN_S)
         if self._thread.is_alive():
             self._process.kill()
@@ -239,8 +241,8 @@ class _Link:
 
 
 class _Listener:
-    """Passes each connection to a listening socket on to ssh, until it is closed. libpq may open a second one, without
-    TLS or with it."""
+    """Passes each connection to a listening socket on to ssh, until it is closed. libpq may open a second one, with or
+    without TLS."""
 
     def __init__(self, tunnel: Tunnel) -> None:
         self._tunnel = tunnel
@@ -267,7 +269,7 @@ class _Listener:
             self._error = error
 
     def failure(self) -> CdcflowError | None:
-        """Why the last connection failed, as a link's."""
+        """Close the socket, and return why the last connection failed; None if it did not."""
         self.close()
         return self._error if self._link is None else self._link.failure()
 
@@ -285,7 +287,7 @@ _KEY_FILE = re.compile(r"UNPROTECTED PRIVATE KEY|bad permissions|Load key|invali
 
 
 def error_of(tunnel: Tunnel, words: str) -> CdcflowError:
-    """The error for what ssh printed before it failed."""
+    """Return the error for the text that ssh printed before it failed."""
     ssh = tunnel.ssh
     attempted = f"connecting to {tunnel.host}:{tunnel.port} through the SSH server {ssh}"
     said = _last_line(words)
@@ -327,7 +329,7 @@ def error_of(tunnel: Tunnel, words: str) -> CdcflowError:
 
 
 def _last_line(words: str) -> str:
-    """The last line that explains something; ssh's very last one often repeats that forwarding failed."""
+    """Return the last line that explains something; ssh's very last one often repeats that forwarding failed."""
     lines = [line.strip() for line in words.splitlines() if line.strip()]
     reasons = [line for line in lines if "stdio forwarding failed" not in line]
     return (reasons or lines or ["ssh ended without a message"])[-1]

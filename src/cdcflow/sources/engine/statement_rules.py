@@ -1,4 +1,4 @@
-"""Rules of statements, and what a statement does to the shape of a table, before it is executed. Pure.
+"""Rules that decide what a statement does to the shape of a table, before it is executed. Pure.
 
     text ──▶ a dialect's parser ──▶ StatementPart: table, rule, edits ──▶ edit_table ──▶ the table's next shape
 
@@ -38,9 +38,11 @@ class StatementRule:
 
 @dataclass(frozen=True, slots=True)
 class ColumnEdit:
-    """What a statement does to one column, or to the key. `type`: as the statement writes it. `missing`: the value, as
-    the server's text, of rows that were written before the column. `is_optional`: the statement has IF EXISTS, or IF
-    NOT EXISTS."""
+    """The change that a statement makes to one column, or to the key.
+
+    `type`: as the statement writes it. `missing`: the value, as the server's text, of rows that were written before the
+    column was added. `is_optional`: the statement has IF EXISTS, or IF NOT EXISTS.
+    """
 
     what: Literal["add", "drop", "rename", "retype", "key"]
     column: str = ""
@@ -53,7 +55,7 @@ class ColumnEdit:
 
 @dataclass(frozen=True, slots=True)
 class StatementPart:
-    """One thing that a statement does to one table. `effect` and `why` are those of the rule, if the statement alone
+    """One effect that a statement has on one table. `effect` and `why` are those of the rule, if the statement alone
     decides. `becomes`: the table's new name. `is_end`: no table is captured under its name afterwards."""
 
     table: TableId | None
@@ -74,17 +76,18 @@ def part_of(
     becomes: TableId | None = None,
     is_end: bool = False,
 ) -> StatementPart:
-    """What a rule says about a table. `effect` and `why` instead of the rule's own, where they are known exactly."""
+    """Return the effect of a rule on a table. `effect` and `why` replace the rule's own, where they are known
+    exactly."""
     return StatementPart(table, rule, effect or rule.effect, why or plain_text(rule.answer), edits, becomes, is_end)
 
 
 def plain_text(cell: str) -> str:
-    """A cell of a page without its marks for a browser."""
+    """Return a cell of a documentation page without its markup."""
     return cell.replace("**", "").replace("`", "")
 
 
 def unknown_statement(why: str, remedy: str = "") -> ConfigurationError:
-    """The error for a statement that has no certain answer."""
+    """Return the error for a statement whose effect is not certain."""
     return ConfigurationError(
         f"plan --ddl: {why}",
         remedy=remedy or "the pages postgres-ddl.md and mysql-ddl.md have every statement that cdcflow knows",
@@ -99,7 +102,7 @@ Numbers = Callable[[Table, Sequence[Column]], Sequence[Column]]
 
 
 def edit_table(table: Table, edits: Iterable[ColumnEdit], type_of: TypeOf, numbers: Numbers) -> Table:
-    """A table after the edits of one statement, which all mean the table before it.
+    """Return the table after the edits of one statement. Each edit refers to the table before all of them.
 
     Raises:
         ConfigurationError: a column does not exist, or does already, or its type is unknown.

@@ -1,7 +1,7 @@
-"""Reading what an earlier run stored about its source in a checkpoint. Pure.
+"""Reads the state that an earlier run stored about its source in a checkpoint. Pure.
 
 Each dialect has one frozen class for it, with a pair of `read` and `write`. The stored form is a mapping of texts: that
-of an earlier cdcflow may lack entries, and what a later one of the same version added stays in it.
+of an earlier cdcflow may lack entries, and entries that a later one of the same version added stay in it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ VERSION = "version"
 
 
 class StoredEntries:
-    """The entries of a checkpoint's `source`, taken one by one. `rest`: those that were not taken.
+    """The entries of a checkpoint's `source`, taken one by one. `rest`: the entries that were not taken.
 
     Version 1 has no entry for its version.
 

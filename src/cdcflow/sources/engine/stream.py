@@ -1,4 +1,4 @@
-"""A stream that receives in bulk: turns of receiving and decoding, by the loop or, during a backlog, ahead of it.
+"""A stream that receives in bulk: turns of receiving and decoding, by the loop or, during a backlog, by another thread.
 
 An error ends a stream only after the events that were decoded before it are returned: they do not depend on it.
 """
@@ -14,8 +14,8 @@ from cdcflow.sources.engine.decode_ahead import DecodeAhead
 
 
 class BulkStream(ABC):
-    """Implements a part of `cdcflow.ports.Stream`. The loop's thread, or the one that decodes ahead, calls `_receive`;
-    never both at once."""
+    """Implements a part of `cdcflow.ports.Stream`. Either the loop's thread or the one that decodes ahead calls
+    `_receive`, never both at once."""
 
     def __init__(self) -> None:
         self._failure: CdcflowError | None = None
@@ -31,16 +31,16 @@ class BulkStream(ABC):
 
     @abstractmethod
     def _socket_number(self) -> int:
-        """The descriptor of the connection's socket."""
+        """Return the descriptor of the connection's socket."""
 
     @abstractmethod
     def _receive(self) -> list[StreamEvent]:
-        """Receive and decode what has arrived, and answer the server. Errors are raised, or stored as the failure if
-        there are events before them."""
+        """Receive and decode the data that has arrived, and answer the server. Errors are raised, or stored as the
+        failure if events precede them."""
 
     @abstractmethod
     def _end(self) -> None:
-        """Close the connection and discard what is decoded in part."""
+        """Close the connection and discard partly decoded data."""
 
     # ── cdcflow.ports.Stream ────────────────────────────────────────────────────────────────────────────────
 

@@ -22,9 +22,12 @@ Literals = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """One column of a key: its `name`, and in SQL the `quoted` name, what to select so that `cell_literal` can read it,
-    and the column in a comparison that agrees with ORDER BY on it. Both literals are a value as SQL: one from the bytes
-    that the server sent, the other from the log's value."""
+    """One column of a key, as SQL.
+
+    `quoted`: its quoted name. `selected`: the expression to select so that `cell_literal` can read it. `comparable`:
+    the column in a comparison that agrees with ORDER BY on it. Both literals return a value as SQL: `cell_literal` from
+    the bytes that the server sent, `value_literal` from the log's value.
+    """
 
     name: str
     quoted: str
@@ -54,35 +57,36 @@ class TableKey:
 
     @property
     def select_list(self) -> str:
-        """What to select so that `literals` can read it."""
+        """The SQL to select so that `literals` can read the key."""
         return ", ".join(c.selected for c in self.columns)
 
     @property
     def is_sought(self) -> bool:
-        """The index finds where a comparison begins and ends. Otherwise every part would scan the whole table."""
+        """Whether the index finds where a comparison begins and ends. Otherwise every part would scan the whole
+        table."""
         return all(c.comparable == c.quoted for c in self.columns)
 
     @property
     def is_whole_number(self) -> bool:
-        """One integer column, which allows arithmetic."""
+        """Whether the key is one integer column, which allows arithmetic."""
         return len(self.columns) == 1 and self.columns[0].is_whole_number
 
     def literals(self, cells: Sequence[bytes | None]) -> Literals:
-        """A row's key, from the cells that the server sent for it."""
+        """Return a row's key as SQL, from the cells that the server sent for it."""
         if None in cells:
             raise SourceUnavailable("the server sent a row whose key is NULL")
         return tuple(c.cell_literal(cell or b"") for c, cell in zip(self.columns, cells, strict=True))
 
     def after(self, row: Literals) -> str:
-        """The condition for rows after this one."""
+        """Return the condition for rows after this one."""
         return _comparison(self.columns, row, ">", ">")
 
     def upto(self, row: Literals) -> str:
-        """The condition for rows up to and including this one."""
+        """Return the condition for rows up to and including this one."""
         return _comparison(self.columns, row, "<", "<=")
 
     def among(self, keys: KeySet) -> Iterator[str]:
-        """Conditions that together match the rows with these keys, at most `KEYS_AT_ONCE` keys each."""
+        """Return conditions that together match the rows with these keys, at most `KEYS_AT_ONCE` keys each."""
         values = [map(c.value_literal, keys.keys.column(c.name).to_pylist()) for c in self.columns]
         rows = list(zip(*values, strict=True))
         for first in range(0, len(rows), KEYS_AT_ONCE):
@@ -100,8 +104,10 @@ class TableKey:
 
 
 def _comparison(columns: Sequence[KeyColumn], row: Literals, inner: str, last: str) -> str:
-    """A condition that compares rows by these columns. MySQL uses no index for row values like (a, b) > (1, 2); it does
-    for the same condition written out with OR."""
+    """Return a condition that compares rows by these columns, written out with OR.
+
+    MySQL uses an index for that form, but not for row values like (a, b) > (1, 2).
+    """
     column, *rest = columns
     name = column.comparable
     if not rest:
