@@ -5,16 +5,16 @@
     standby   ───────────────[low]──┬──────────────▶         the snapshot of a chunk
                                   place
 
-A standby replays the primary's log record by record, so what its snapshot shows is the primary's state at a place in
-the log. A chunk is read only once the standby has replayed everything that the primary had flushed after low was
-committed, so this place is after low; and it is before high, which is written when the rows have arrived. Everything
-else is as at a primary, except what the snapshot sees: its list of running transactions means nothing, and its
-place is known as two bounds (`replay_fences`). Shapes are read in the same snapshot, so they are those of that place.
+A standby replays the primary's log record by record, so its snapshot shows the primary's state at a place in the log. A
+chunk is read only once the standby has replayed everything that the primary had flushed after low was committed, so
+this place is after low; and it is before high, which is written when the rows have arrived. Only the visibility differs
+from a primary's: the snapshot's list of running transactions means nothing, and its place is known as two bounds
+(`replay_fences`). Shapes are read in the same snapshot, so they are those of that place.
 
 Tables are planned at the primary. The pages that it pins are a bound for every later place; and if the standby has
 another file for the table, it is planned again.
 
-Which server answered is checked after each snapshot, by the replication protocol: the system's identifier, the
+The server that answered is checked after each snapshot, by the replication protocol: the system's identifier, the
 database, and the timeline. The check has a separate connection; it is to the same process of a server if the time at
 which that was started is the same. Within one process replay never goes back, so a server that is on the primary's
 timeline after the snapshot was on the way to it before. A promoted standby has a new timeline. A primary that was set
@@ -51,7 +51,7 @@ _STARTED = "SELECT pg_catalog.pg_postmaster_start_time()::text"
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """Which system a server is a copy of, and when its process was started."""
+    """The system that a server is a copy of, and the time at which its process was started."""
 
     system_id: str
     timeline: int
@@ -60,18 +60,18 @@ class Identified:
 
 
 def identify(connection: Connection) -> Identified:
-    """The server at a replication connection."""
+    """Identify the server at a replication connection."""
     system_id, timeline, _, database = query_row(connection, "IDENTIFY_SYSTEM")
     return Identified(system_id, int(timeline), database, query_row(connection, _STARTED)[0])
 
 
 def flushed_end(primary: Connection) -> Lsn:
-    """The end of the log that a primary has flushed: no standby has more."""
+    """Return the end of the log that a primary has flushed: no standby has more."""
     return Lsn.parse(query_row(primary, _FLUSHED)[0])
 
 
 def difference(found: Identified, source: IdentifiedSystem) -> str | None:
-    """How a server differs from a copy of the source, which is a primary; None if it is a copy."""
+    """Return how a server differs from a copy of the source, which is a primary; None if it is a copy."""
     if found.system_id != source.system_id:
         return f"it is a copy of server {found.system_id}, and source.url is server {source.system_id}"
     if found.database != source.database:
@@ -82,8 +82,8 @@ def difference(found: Identified, source: IdentifiedSystem) -> str | None:
 
 
 class BackfillStandby:
-    """A standby of the primary `source`, whose session is `primary`. Thread-safe. It connects when a chunk is read, not
-    before."""
+    """A standby of the primary `source`, whose session is `primary`. Thread-safe. It connects when the first chunk is
+    read."""
 
     def __init__(self, connector: Connector, source: IdentifiedSystem, primary: Session[Connection]) -> None:
         self._connector = connector
@@ -95,12 +95,14 @@ class BackfillStandby:
 
     @property
     def pool(self) -> Pool[Connection]:
-        """The connections that chunks are read through. Closing it ends the waits here."""
+        """The connections that chunks are read through. Closing it also ends waits for the standby."""
         return Pool(self._connector, "chunks")
 
     def wait(self, connection: Connection) -> None:
-        """Wait until the server at a connection has replayed what is required. Raises as `ReplicaWait.until_replayed`,
-        and SourceUnavailable for a server that is not a standby of the source."""
+        """Wait until the server at a connection has replayed the required place.
+
+        Raises as `ReplicaWait.until_replayed`, and SourceUnavailable for a server that is not a standby of the source.
+        """
         replayed, is_standby, started = query_row(connection, _REPLAYED)
         self.check_standby(is_standby=is_standby)
         if started != self._identified or not self.waits.is_reached(Lsn.parse(replayed)):
@@ -108,10 +110,10 @@ class BackfillStandby:
         self.waits.until_replayed(lambda: self.replayed_end(connection))
 
     def replayed_end(self, connection: Connection) -> Lsn:
-        """The end of the log that the server at a connection has replayed.
+        """Return the end of the log that the server at a connection has replayed.
 
         Raises:
-            SourceUnavailable: it takes writes.
+            SourceUnavailable: the server accepts writes, as no standby does.
         """
         replayed, is_standby, _ = query_row(connection, _REPLAYED)
         self.check_standby(is_standby=is_standby)
@@ -122,8 +124,9 @@ class BackfillStandby:
             raise self.waits.refusal("it takes writes: it was promoted, or never was a standby")
 
     def check(self, started: str, replayed: Lsn) -> None:
-        """Check that a snapshot that was just taken is of a standby of the source. `started`: when its server was;
-        `replayed`: the end of what it had replayed then.
+        """Check that a snapshot that was just taken is of a standby of the source.
+
+        `started`: when the snapshot's server was started; `replayed`: the end of the log that it had replayed then.
 
         Raises:
             SourceUnavailable: it is not, or that cannot be determined.
@@ -176,7 +179,7 @@ class BackfillFences:
         return self._primary.elsewhere()  # other processes read none of these chunks: the source refuses it
 
     def visibility(self, connection: Connection) -> ReplayVisibility:
-        """What all later chunks see: each of them waits until the standby has replayed it."""
+        """Return what all later chunks see: each of them waits until the standby has replayed it."""
         if self._commits is None:
             return ReplayVisibility(self._require_flushed(connection))
         with self._commits.look():

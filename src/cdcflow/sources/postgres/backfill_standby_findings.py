@@ -1,4 +1,4 @@
-"""What `doctor` finds about the standby that rows are read from (`source.backfill.url`)."""
+"""The findings of `doctor` about the standby that rows are read from (`source.backfill.url`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PAUSED = "SELECT pg_catalog.pg_is_wal_replay_paused()"
 
 
 def findings(connector: Connector, source: IdentifiedSystem) -> Iterator[Finding]:
-    """Whether rows can be read at the server that `connector` leads to, which is closed then."""
+    """Return whether rows can be read at the server that `connector` leads to. Closes `connector`."""
     try:
         yield from _check(connector, source)
     except CdcflowError as error:

@@ -1,4 +1,4 @@
-"""What `doctor` finds about the budget for the log that the server keeps for the slot."""
+"""The findings of `doctor` about the budget for the log that the server keeps for the slot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIMIT = "SELECT setting::bigint << 20 FROM pg_catalog.pg_settings WHERE name = 
 
 
 def findings(connection: Connection, settings: Postgres, platform: Platform, *, may_create: bool) -> Iterator[Finding]:
-    """`may_create`: the user may create a schema in the database."""
+    """Return the findings about the budget. `may_create`: the user may create a schema in the database."""
     if settings.releases:
         yield _notes(connection, may_create=may_create)
     if (budget := settings.log_budget) is None:
@@ -37,7 +37,7 @@ def findings(connection: Connection, settings: Postgres, platform: Platform, *, 
 
 
 def _notes(connection: Connection, *, may_create: bool) -> Finding:
-    """Whether a release can be noted at the source."""
+    """Return whether a release can be noted at the source."""
     if connection.execute("SELECT to_regclass(%s)", (slot_release.TABLE,)).fetchone() != (None,):
         try:
             slot_release.ensure_table(connection)

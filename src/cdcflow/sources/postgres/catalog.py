@@ -123,7 +123,7 @@ class TypeInfo:
 
 @dataclass(frozen=True, slots=True)
 class Relid:
-    """A table by its number and name, as `pg_class` has it; `identity` is `relreplident`."""
+    """A table by its number and name, as `pg_class` has them; `identity` is `relreplident`."""
 
     oid: int
     id: TableId
@@ -139,11 +139,11 @@ class Relid:
 
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
-    """A table with everything in the catalog that matters here.
+    """A table with everything in the catalog that a capture needs.
 
-    `primary` and `index` are the column numbers of the primary key and of the REPLICA IDENTITY index (empty if there is
-    none that the server would use for old rows); `deferrable` if there is a primary key and it is deferrable. `leaves`
-    are a partitioned table's partitions that hold rows.
+    `primary` and `index` are the column numbers of the primary key and of the REPLICA IDENTITY index (empty if the
+    table has none that the server would use for old rows); `deferrable`: the table has a primary key that is
+    deferrable. `leaves` are a partitioned table's partitions that hold rows.
     """
 
     rel: Relid
@@ -158,22 +158,25 @@ class CatalogTable:
         return self.rel.id
 
     def published_columns(self, version: int) -> tuple[Attribute, ...]:
-        """The columns that stream and chunk both carry. PostgreSQL 18 and later publish stored generated columns."""
+        """Return the columns that stream and chunk both carry. PostgreSQL 18 and later publish stored generated
+        columns."""
         return tuple(a for a in self.attributes if not a.dropped and is_published(a, version))
 
     @property
     def identity_numbers(self) -> tuple[int, ...]:
-        """The numbers of the columns that the server sends of an old row; under FULL it sends all, and these are the
-        key."""
+        """The numbers of the columns that the server sends of an old row. Under FULL the server sends all columns, and
+        these are the key."""
         return self.index if self.rel.identity == "i" else self.primary
 
     def key_numbers(self, version: int) -> tuple[int, ...]:
-        """Which columns tell a row apart in the change log; empty: all of them together do, because there is no key, or
-        the server does not send all of it."""
+        """Return the columns that distinguish rows in the change log.
+
+        Empty if only all columns together do, because the table has no key, or the server does not send all of it.
+        """
         return () if self.unsent(version) else self.identity_numbers
 
     def unsent(self, version: int) -> tuple[int, ...]:
-        """The columns of the key that the server does not send."""
+        """Return the columns of the key that the server does not send."""
         sent = {a.number for a in self.published_columns(version)}
         return tuple(number for number in self.identity_numbers if number not in sent)
 
@@ -190,7 +193,7 @@ def is_published(attribute: Attribute, version: int) -> bool:
 
 
 def load(connection: Connection, rels: Sequence[Relid]) -> dict[int, CatalogTable]:
-    """Everything about these tables, by oid, in one state of the catalog."""
+    """Return the entries of these tables, by oid, all from one state of the catalog."""
     with one_snapshot(connection):
         return _load_tables(connection, rels)
 
@@ -234,13 +237,13 @@ def _load_tables(connection: Connection, rels: Sequence[Relid]) -> dict[int, Cat
 
 
 def load_types(connection: Connection, oids: Iterable[int]) -> dict[int, TypeInfo]:
-    """These types, and those that they are based on or consist of."""
+    """Return these types, and those that they are based on or consist of."""
     wanted = sorted({oid for oid in oids if oid})
     return {row[0]: TypeInfo(*row[1:]) for row in connection.execute(_TYPES, (wanted,))}
 
 
 def relid(connection: Connection, oid: int) -> Relid | None:
-    """A table by its oid; None when it is gone."""
+    """Return a table by its oid; None if it no longer exists."""
     row = connection.execute(f"{_RELATIONS} AND c.oid = %s", (oid,)).fetchone()
     return None if row is None else Relid(row[0], TableId(row[1], row[2]), row[3], row[5], row[6], row[7])
 
@@ -253,7 +256,7 @@ def attribute_info(
     type_text: str,
     types: Mapping[int, TypeInfo],
 ) -> AttributeInfo:
-    """A column with its type resolved: domains to their base types, arrays to their elements."""
+    """Return a column with its type resolved: domains to their base types, arrays to their elements."""
     base_oid, base_modifier, base = _looked_through(type_oid, type_modifier, types)
     info = AttributeInfo(
         name=name,
@@ -288,7 +291,7 @@ def _looked_through(oid: int, modifier: int, types: Mapping[int, TypeInfo]) -> t
 
 
 def describe_entry(table: CatalogTable, types: Mapping[int, TypeInfo], policy: Policy, version: int) -> DescribedTable:
-    """The table in its current state."""
+    """Describe a table of the catalog in its current state."""
     key = frozenset(table.key_numbers(version))
     identity = Identity.FULL if table.rel.identity == "f" else Identity.KEY
     attributes = tuple(
@@ -314,7 +317,7 @@ def without_columns(table: TableId) -> ConfigurationError:
 
 
 def refusals(table: CatalogTable, version: int) -> list[Refusal]:
-    """Why this table cannot be captured, and the SQL that fixes it; empty if it can be captured.
+    """Return why this table cannot be captured, and the SQL that fixes it; empty if it can be captured.
 
     An UPDATE or DELETE of a published table whose old rows have no identity fails at the source, for the user's own
     application. So such a table never gets into a publication (P05).
@@ -369,7 +372,8 @@ def _identity_refusals(table: CatalogTable) -> list[Refusal]:
 
 
 def _unsent_key(table: CatalogTable, version: int) -> list[Refusal]:
-    """A key that the server does not send whole tells old rows apart only where it sends all their columns."""
+    """Return a refusal if the server does not send the whole key: old rows can then be distinguished only if it sends
+    all columns."""
     rel = table.rel
     short = [r for r in (rel, *table.leaves) if r.identity != "f"]
     if not (lost := table.unsent(version)) or not short:
@@ -410,7 +414,7 @@ Selected = selection_rules.Selected[CatalogTable]
 def select(
     connection: Connection, selection: Selection, policy: Policy, captured: Collection[TableId] = ()
 ) -> Selected:
-    """The tables that the settings mean. `captured`: names that were captured before, and may be gone.
+    """Return the tables that the settings select. `captured`: names that were captured before, and may be gone.
 
     Raises:
         ConfigurationError: a name without wildcards is no table, or is something that cannot be captured.
@@ -467,7 +471,7 @@ def _not_a_table(kind: str, is_partition: bool, persistence: str, *, named: bool
 
 
 class Catalog(Session[Connection]):
-    """The catalog through a dedicated connection. Thread-safe."""
+    """Reads the catalog through a dedicated connection. Thread-safe."""
 
     def __init__(self, connector: Connector, selection: Selection, policy: Policy) -> None:
         super().__init__(connector, lambda: connector.connect("catalog", statement_timeout="30s"))
@@ -493,7 +497,7 @@ class Catalog(Session[Connection]):
         self._described: dict[Table, DescribedTable] = {}
 
     def use_policy(self, policy: Policy) -> None:
-        """Describe tables by another policy from now on."""
+        """Describe tables by this policy in later calls."""
         self._policy = policy
         self._known, self._described = {}, {}
 
@@ -509,7 +513,7 @@ class Catalog(Session[Connection]):
         return found.refusing(lambda table: fits(describe_entry(table, types, self._policy, version).table))
 
     def tables(self, selected: Selected) -> tuple[DescribedTable, ...]:
-        """These tables in their current state, sorted by name."""
+        """Describe these tables in their current state, sorted by name."""
 
         def question(connection: Connection) -> tuple[DescribedTable, ...]:
             return describe_all(connection, selected.good, self._policy)
@@ -518,8 +522,9 @@ class Catalog(Session[Connection]):
         return tuple(self._intern(d) for d in found)
 
     def describe(self, relation: Relation) -> DescribedTable | None:
-        """The table that a Relation message is about, at the time of the message (see the top of this module). `None`
-        if it is not captured under the name that it had.
+        """Describe the table that a Relation message is about, at the time of the message (see the top of this module).
+
+        None if it is not captured under the name that it had.
 
         Raises:
             ConfigurationError: its old rows no longer carry a key (P05, P07).
@@ -543,8 +548,8 @@ class Catalog(Session[Connection]):
         return found
 
     def take_uncertain(self, oid: int) -> bool:
-        """Whether, since the last call, the columns of one of this table's messages could not be determined: then its
-        rows must be read again."""
+        """Whether, since the last call, the columns of one of this table's messages could not be determined, so that
+        its rows must be read again."""
         found = oid in self._uncertain
         self._uncertain.discard(oid)
         return found
@@ -587,7 +592,8 @@ class Catalog(Session[Connection]):
         return describe_table(table_id, relation.oid, tuple(infos), identity, self._policy)
 
     def _logged_shape(self, relation: Relation, *, is_gone: bool) -> Table | None:
-        """The shape of this very table's rows in the change log, where it is gone or has another name now."""
+        """Return the shape that this very table's rows have in the change log, if the table is gone or has another name
+        now; otherwise None."""
         table = TableId(relation.namespace, relation.name)
         if not is_gone and not self.lives.is_ended(relation.oid, table):
             return None
@@ -598,9 +604,12 @@ class Catalog(Session[Connection]):
     def _key(
         self, relation: Relation, table: CatalogTable | None, logged: Table | None, numbers: Mapping[str, int]
     ) -> frozenset[str]:
-        """The key of a message's columns. Where it does not tell, with all of them marked (FULL) or none (there was no
-        key just then), it is the key of now, and `RowVersions` knows whether that was the key all the time. Of a table
-        that is gone or has another name now it is the key in the change log (`logged`)."""
+        """Return the names of a message's key columns.
+
+        A message in which all columns are marked (FULL) or none (the table had no key at that time) does not reveal the
+        key. It is then the current key, and `RowVersions` knows whether that was the key all the time. For a table that
+        is gone or has another name now, it is the key in the change log (`logged`).
+        """
         told = frozenset(c.name for c in relation.columns if c.in_identity)
         if relation.identity != "f" and (
             told or not self._selection.selects(TableId(relation.namespace, relation.name))
@@ -616,7 +625,7 @@ class Catalog(Session[Connection]):
         return names if len(names) == len(wanted) else frozenset()
 
     def _check_has_identity(self, relation: Relation, table: CatalogTable) -> None:
-        """That a table whose rows came without a key has one by now, or REPLICA IDENTITY FULL."""
+        """Raise an error unless a table whose rows arrived without a key has one now, or REPLICA IDENTITY FULL."""
         if not _identity_refusals(table):
             if table.rel.identity == "i":
                 self._uncertain.add(relation.oid)  # `RowVersions` knows of primary keys
@@ -640,7 +649,7 @@ def describe_all(connection: Connection, tables: Sequence[CatalogTable], policy:
 
 
 def _type_texts(connection: Connection, columns: Sequence[RelationColumn]) -> list[str]:
-    """The types' names; a type that has been dropped since is only a number (T36)."""
+    """Return the names of the columns' types; for a type that has been dropped since, only its number (T36)."""
     rows = connection.execute(
         "SELECT pg_catalog.format_type(o, m) FROM unnest(%s::oid[], %s::int[]) WITH ORDINALITY x (o, m, i) ORDER BY i",
         ([c.type_oid for c in columns], [c.type_modifier for c in columns]),
@@ -649,19 +658,20 @@ def _type_texts(connection: Connection, columns: Sequence[RelationColumn]) -> li
 
 
 def word_of(type_oid: int) -> str:
-    """A type in a version's list of columns."""
+    """Return the word that represents a type in a version's list of columns."""
     return f"{_CHARACTERS.get(type_oid, type_oid):x}"
 
 
 def column_numbers(
     columns: Sequence[RelationColumn], bases: Sequence[int], attributes: Sequence[Attribute], before: Sequence[Words]
 ) -> tuple[list[int], bool]:
-    """The column numbers of a message's columns, and whether they are certain. `bases` are their types, with domains
-    resolved; `before` contains the table's columns at earlier polls.
+    """Return the column numbers of a message's columns, and whether they are certain.
+
+    `bases`: the columns' types, with domains resolved; `before`: the table's columns at earlier polls.
 
     A message may be older than a statement whose effect the catalog already shows. A column that was dropped and
-    recreated under its name is a different column. If the type is the same, too, only an earlier poll distinguishes
-    the two, if anything does.
+    recreated under its name is a different column. If the type is the same, too, only an earlier poll distinguishes the
+    two, if anything does.
     """
     found = numbers_by_order(columns, attributes)
     dropped = {a.number for a in attributes if a.dropped}
@@ -697,7 +707,7 @@ def numbers_by_order(columns: Sequence[RelationColumn], attributes: Sequence[Att
 
 
 def _best_assignment(columns: Sequence[RelationColumn], attributes: Sequence[Attribute]) -> list[int]:
-    """The best assignment that keeps the order, by dynamic programming over both lists.
+    """Return the best assignment that keeps the order, by dynamic programming over both lists.
 
     Numbers are assigned in the order in which columns are created. So a column that still exists already existed when
     one with a higher number did: skipping it costs more than any similarity is worth.

@@ -1,16 +1,16 @@
-"""A large backlog in windows, through SQL; then the stream, near the log's end (docs/decisions/0007).
+"""Reads a large backlog in windows, through SQL; then the stream, near the log's end (docs/decisions/0007).
 
     slot ──copied──▶ temporary slot ──a window──▶ decoder ──▶ events … durable ──▶ the slot is advanced
                             └─────────the next window──▶ …                  near the log's end: the stream
 
-The slot itself is advanced, on a separate connection, only to what is durable in the change log. So a crash at any step
-repeats something at most: the copy ends with its session, the slot is still at a position that the change log had
-reached earlier, and what was delivered since is skipped, as after any restart (L15). A window's messages are those of
-the stream, in the same decoder.
+The slot itself is advanced, on a separate connection, only to a position that is durable in the change log. So a crash
+at any step repeats something at most: the copy ends with its session, the slot is still at a position that the change
+log had reached earlier, and transactions delivered since are skipped, as after any restart (L15). A window's messages
+are those of the stream, in the same decoder.
 
 `pg_logical_slot_get_binary_changes` checks both of its bounds at commits only, so a window holds whole transactions,
-and the server keeps all of it in a temporary file until the last one is decoded. A large transaction would be a file
-of its size. Nothing announces it in advance; but the server reports what it spills while it decodes (`SpillWatch`),
+and the server keeps all of it in a temporary file until the last one is decoded. A large transaction would be a file of
+its size. Nothing announces it in advance; but the server reports how much it spills while it decodes (`SpillWatch`),
 which happens before the commit, and so before the file. Then the window is cancelled, and the stream, which follows,
 needs no such file.
 """
@@ -57,12 +57,13 @@ _SKIPPED = 4
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """When windows pay, and how large they are; bytes are those of the server's log.
+    """When windows are worth it, and how large they are; bytes are those of the server's log.
 
-    They begin with `backlog_min` and end when less than `rest_min` is left. `bytes_min`: a window's length if the
-    server need not read much again for it; otherwise it is as long as that range, up to `bytes_max`. `advance_min`: how
-    much must be durable before the slot is advanced. `spill_max`: once the server has spilled this much of transactions
-    that have not been sent yet to files (on top of `logical_decoding_work_mem`), a large one is among them.
+    Windows begin with a backlog of `backlog_min` and end when less than `rest_min` is left. `bytes_min`: a window's
+    length if the server need not read much again for it; otherwise it is as long as the range read again, up to
+    `bytes_max`. `advance_min`: how much must be durable before the slot is advanced. `spill_max`: once the server has
+    spilled this much of transactions that have not been sent yet to files (on top of `logical_decoding_work_mem`), a
+    large one is among them.
     """
 
     backlog_min: int = 32 << 20
@@ -83,29 +84,29 @@ class SlotBacklog:
     end: Lsn
 
     def pays(self, windows: Windows) -> bool:
-        """To begin with windows."""
+        """Whether it is worth beginning with windows."""
         return self.end - self.confirmed >= windows.backlog_min and self.goes_on(windows)
 
     def goes_on(self, windows: Windows) -> bool:
-        """To ask for one more."""
+        """Whether it is worth requesting one more window."""
         length = self.length(windows)
         return length >= windows.rest_min and self._again <= _SKIPPED * length
 
     def length(self, windows: Windows) -> int:
-        """Of the next window."""
+        """Return the length of the next window, in bytes of the log."""
         return min(max(windows.bytes_min, self._again), windows.bytes_max, self.end - self.confirmed)
 
     @property
     def _again(self) -> int:
-        """The range before the next window that is read again for it."""
+        """How many bytes before the next window the server reads again for it."""
         return self.confirmed - self.restart
 
 
 class CatchingUp:
-    """Implements `cdcflow.ports.Stream` for a `backlog` that pays. `open_stream` begins the stream after a delivered
-    position, with an acknowledged one, and binary values or not.
+    """Implements `cdcflow.ports.Stream` for a `backlog` that is worth windows.
 
-    Raises what `PostgresStream` does.
+    `open_stream` opens the stream that follows them, from a delivered position, an acknowledged one, and whether to
+    request binary values. Raises the same errors as `PostgresStream`.
     """
 
     def __init__(
@@ -179,7 +180,8 @@ class CatchingUp:
     # ── beginning and ending ────────────────────────────────────────────────────────────────────────────────
 
     def _begin(self) -> None:
-        """Copy the slot and ask for the first window; where the server has no room for a copy, the stream is next."""
+        """Copy the slot and request the first window. If the server has no room for a copy, change over to the
+        stream."""
         self._connection = self._connector.connect("catch-up", idle_in_transaction_session_timeout="0")
         self._pg = self._connection.pgconn
         suffix = f"_catch_up_{self._pg.backend_pid}"
@@ -233,7 +235,8 @@ class CatchingUp:
         self._more = False
 
     def _window(self) -> list[StreamEvent]:
-        """What has arrived of a window; where the server has no room for it, the stream is next."""
+        """Return the events of a window that have arrived. If the server has no room for the window, change over to the
+        stream."""
         try:
             return self._read()
         except (psycopg.errors.ConfigurationLimitExceeded, psycopg.errors.DiskFull):
@@ -270,7 +273,8 @@ class CatchingUp:
         return events
 
     def _break_off(self) -> None:
-        """Nothing of the window was given yet; the copy of the slot ends with its connection."""
+        """Cancel a window before any of its changes was delivered, and change over to the stream. The slot's copy ends
+        with its connection."""
         # The server keeps decoding, and writing its file, until it is cancelled: it does not notice a closed socket.
         with contextlib.suppress(psycopg.Error):
             self._connection.cancel_safe(timeout=CANCEL_WAIT_S)
@@ -278,7 +282,11 @@ class CatchingUp:
         self._leaving = True
 
     def _end_window(self) -> list[StreamEvent]:
-        """The window is whole. If it did not end because it was full, no captured change is left up to its bound."""
+        """End a window that has arrived completely, and request the next one or change over to the stream.
+
+        If the window did not end because it was full, no captured change is left up to its bound: return that as an
+        event.
+        """
         backlog = _backlog_in(_last_result(self._pg))
         self._decoder.close()
         self.windows += 1
@@ -301,7 +309,7 @@ class CatchingUp:
 
 
 class Advance:
-    """Moves the slot to what is durable, `minimum` bytes or more at a time, without waiting for the server.
+    """Moves the slot to the durable position, `minimum` bytes or more at a time, without waiting for the server.
 
     Whether the slot still exists, and no other process moved it, is checked when the stream begins: until then the copy
     has everything. Raises psycopg.Error if the server refuses, or the connection is lost.
@@ -333,7 +341,7 @@ class Advance:
         return True
 
     def fileno(self) -> int:
-        """Readable when what is under way may be done. For as long as something is."""
+        """Return a descriptor that is readable when the running request may have ended. Valid while one runs."""
         return self._pg.socket
 
     def close(self) -> None:
@@ -347,7 +355,7 @@ class Advance:
         return self._connection.pgconn
 
     def _ask(self, durable: Lsn) -> None:
-        """Moves the slot, or leaves it where it is; never beyond what is durable."""
+        """Request that the slot move to `durable`. A slot that is at or after that position does not move."""
         name, reached = literal(self._slot), literal(str(durable))
         advance = (
             f"SELECT pg_catalog.pg_replication_slot_advance(slot_name, {reached}) "  # noqa: S608  quoted
@@ -359,8 +367,10 @@ class Advance:
 
 
 class SpillWatch:
-    """How many bytes of transactions the server has spilled for a window that it is decoding, polled now and then
-    without waiting for the answer. If the server cannot be queried, nothing counts as spilled."""
+    """Polls, now and then, how many bytes of transactions the server has spilled for a window that it is decoding.
+
+    It does not wait for the answers. If the server cannot be queried, nothing counts as spilled.
+    """
 
     def __init__(self, connector: Connector, bytes_max: int) -> None:
         self._connector = connector
@@ -371,13 +381,13 @@ class SpillWatch:
         self._is_asking = self._is_away = False
 
     def begin(self, slot: str) -> None:
-        """Begin to count for a window of this slot that was requested."""
+        """Start counting for a window of this slot that was requested."""
         if slot != self._slot:
             self._slot, self._seen = slot, 0  # the server counts for each slot
         self._before = self._seen
 
     def is_too_much(self) -> bool:
-        """Whether the server had spilled too much as of its last answer; sends the next query."""
+        """Whether the server had spilled too much as of its last answer. Sends the next query."""
         try:
             if not self._is_away:
                 self._go_on()
@@ -405,13 +415,14 @@ class SpillWatch:
 
 
 def backlog_of(connection: Connection, slot: str) -> SlotBacklog:
-    """The current positions of the slot and of the end of the server's log."""
+    """Return the current positions of the slot and of the end of the server's log."""
     with mapping_errors(f"checking slot {slot}"):
         return _backlog_in(connection.pgconn.exec_(f"{_BACKLOG}{literal(slot)}".encode()))
 
 
 def _last_result(pg: pq.abc.PGconn) -> pq.abc.PGresult:
-    """Of the statements of one query, none of which failed. The connection is free for the next query in any case."""
+    """Return the result of a query's last statement, and raise the error of any statement that failed. The connection
+    is free for the next query in either case."""
     found: list[pq.abc.PGresult] = []
     while (result := pg.get_result()) is not None:
         found.append(result)

@@ -9,9 +9,9 @@ A row may be a thousand times as large as the number of pages suggests, so a COP
 is cancelled, after a savepoint, so that its snapshot stays. A TID range scan returns rows in the order of their tuple
 ids, and so the number of rows received determines the one at which it ended.
 
-A part's snapshot: begin a REPEATABLE READ transaction; take the lock that keeps DDL away, which takes no snapshot;
-then read file, columns and what the snapshot sees (`fences`) together with the first snapshot; then COPY with that
-snapshot. The table when the rows are read is the same as when the lock was granted.
+A part's snapshot: begin a REPEATABLE READ transaction; take the lock that prevents DDL, which takes no snapshot; then
+read file, columns and visibility (`fences`) together with the first snapshot; then COPY with that snapshot. The table
+when the rows are read is the same as when the lock was granted.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ SELECT {snapshot_columns},
 
 @dataclass(frozen=True, slots=True)
 class PagesRead(PartRead):
-    """A share's rows. `reached`: up to where it was read. `bytes`: what the server sent; 0: not known."""
+    """The rows of a share. `reached`: the cursor up to which it was read. `bytes`: the size that the server sent; 0:
+    not known."""
 
     reached: PageCursor = _START
     bytes: int = 0
@@ -122,8 +123,9 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
     """Implements `engine.chunks.ChunkDialect` and `DigestingDialect`. Thread-safe.
 
     `look_up` returns the captured table that has a name; `beat` is called with every heartbeat and may raise (the
-    source watches its publication there). `take_version` returns a table's row version (see `rewrites`). `fences` are
-    those of a primary or of a standby, or of both. `pool` serves queries that must not run in a chunk's own snapshot.
+    source uses it to check its publication). `take_version` returns a table's row version (see `rewrites`). `fences`
+    are those of a primary or of a standby, or of both. `pool` serves queries that must not run in a chunk's own
+    snapshot.
     """
 
     def __init__(
@@ -189,7 +191,7 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
         self._fences.write_mark(connection, token)
 
     def heartbeat(self, connection: Connection) -> None:
-        """Let an idle stream move, and check whether the publication is unchanged."""
+        """Make an idle stream advance, and check whether the publication is unchanged."""
         self._beat(connection)
         self._fences.beat(connection)
 
@@ -261,8 +263,11 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
         self._fences.close()
 
     def _with_attached(self, table: TableId, plan: PagePlan) -> PagePlan:
-        """At the end of a plan: the plan with partitions that came since. One that was attached had rows before,
-        and they are in no log (P12). Once is enough: later ones are for a later backfill."""
+        """Return the plan, at its end, with partitions that were added after it.
+
+        A partition that was attached had rows before, and they are in no log (P12). This is done once: partitions added
+        later are read by a later backfill.
+        """
         rel = self._look_up(table)
         if rel.kind != "p":
             return plan
@@ -285,7 +290,8 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
         leaves: Sequence[Leaf],
         shares: Sequence[Share] = (),
     ) -> Iterator[OpenTable]:
-        """A snapshot in which root and leaves are locked against DDL and are the files that were planned."""
+        """Open a table in a snapshot in which root and leaves are locked against DDL and are the files that were
+        planned."""
         try:
             with self._fences.look(connection) as seen_at:
                 self._lock_tables(connection, table, root, leaves)
@@ -335,7 +341,7 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
 
 @dataclass(frozen=True, slots=True)
 class OpenTable:
-    """Implements `engine.chunks.DigestingTable`. `shares`: what is read of a range chunk."""
+    """Implements `engine.chunks.DigestingTable`. `shares`: the parts of the range chunk that is read."""
 
     connection: Connection
     table: TableId
@@ -374,7 +380,7 @@ class OpenTable:
         return self._read(part)
 
     def _read(self, part: Share, which: str = "") -> Callable[[], PagesRead]:
-        """`which`: a further condition on the rows."""
+        """Fetch a share's rows; see `read`. `which`: a further condition on the rows."""
         decoded: list[Future[pa.RecordBatch]] = []
         size, reached = 0, PageCursor(part.end)
         for piece in (piece for p in part.parts for piece in p.pieces()):
@@ -419,7 +425,7 @@ class OpenTable:
         return [decode_copy(rows, self.described)]
 
     def _behind(self, piece: PageRange, condition: str, rows: int) -> PageCursor:
-        """The tuple id of the row with this number, counted from 1, of a piece's rows with a condition."""
+        """Return the cursor after row number `rows`, counted from 1, of a piece's rows with a condition."""
         row = self.connection.execute(
             f"SELECT t.ctid::pg_catalog.text FROM {piece.source} AS t WHERE {condition} "  # noqa: S608  quoted
             f"OFFSET {rows - 1} LIMIT 1".encode()
@@ -437,12 +443,13 @@ class OpenTable:
 
 
 def mark_prefix(slot: str) -> str:
-    """The prefix of the marks of one slot. Several logs may follow one database, and none may take another's mark."""
+    """Return the prefix of the marks of one slot. Several logs may follow one database, and none may take another's
+    mark."""
     return f"cdcflow.{slot}"
 
 
 def _pin_plan(connection: Connection, root: int, rels: Sequence[Relid]) -> PagePlan:
-    """These files in their current state."""
+    """Return a plan of these files in their current state."""
     rows = connection.execute(_PLAN, ([rel.oid for rel in rels],))
     return plan_of_leaves(root, [Leaf(Relid(row[0], TableId(row[1], row[2])), row[3], row[4], 0) for row in rows])
 
@@ -453,7 +460,7 @@ def _pin_plan(connection: Connection, root: int, rels: Sequence[Relid]) -> PageP
 def _right_missing(
     error: psycopg.Error, connection: Connection, table: TableId, leaves: Sequence[Leaf]
 ) -> CdcflowError:
-    """What a refused lock or COPY says, with the very statement that lets us in."""
+    """Return the error for a refused lock or COPY, with the statement that grants the missing right."""
     said = " ".join((error.diag.message_primary or "").split())
     user = quote_name(connection.info.user)
     found = dict.fromkeys([table, *(leaf.rel.id for leaf in leaves)])
@@ -470,7 +477,7 @@ def _right_missing(
 
 
 def _whole_of(connection: Connection, root: int, table: TableId) -> str:
-    """A table in a FROM: with its partitions, but without tables that merely inherit from it."""
+    """Return the SQL for a table in a FROM: with its partitions, but without tables that merely inherit from it."""
     row = connection.execute("SELECT relkind::text FROM pg_catalog.pg_class WHERE oid = %s", (root,)).fetchone()
     return ("" if row == ("p",) else "ONLY ") + quote_name(table.schema, table.name)
 
@@ -486,14 +493,14 @@ _REFUSALS = ("22", "25", "42", "0A", "21", "2F", "38", "39", "P0")
 
 
 def _refusal(error: psycopg.Error) -> str:
-    """The server's error for a predicate. Only its messages on names and syntax contain no row's values."""
+    """Return the server's error for a predicate. Only its messages on names and syntax contain no row's values."""
     state = f"SQLSTATE {error.sqlstate}"
     said = error.diag.message_primary if (error.sqlstate or "").startswith("42") else None
     return f"{said} ({state})" if said else state
 
 
 def _only_key(described: DescribedTable) -> DescribedTable:
-    """The same table as if it had no columns but its key's."""
+    """Return the description of the table reduced to its key columns."""
     names = [c.name for c in described.table.columns]
     at = [names.index(name) for name in described.table.key]
     return DescribedTable(
@@ -518,8 +525,10 @@ def _keys_where(
 
 
 def _run_copy(connection: Connection, query: str, bytes_max: int) -> tuple[Joined, bool]:
-    """Run a COPY TO STDOUT in a transaction. Return its CopyData messages, in order, and whether these are all. It is
-    cancelled after the message that brings them above `bytes_max`; the transaction remains open."""
+    """Run a COPY TO STDOUT in a transaction. Return its CopyData messages, in order, and whether these are all.
+
+    It is cancelled after the message that brings them above `bytes_max`; the transaction remains open.
+    """
     pg = connection.pgconn
     if has_no_encoding(connection):
         query = f"SET LOCAL client_encoding = 'SQL_ASCII'; {query}; SET LOCAL client_encoding = 'UTF8'"

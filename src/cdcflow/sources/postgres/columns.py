@@ -30,7 +30,8 @@ class Attribute:
 
 
 def as_attributes(logged: Table | None) -> tuple[Attribute, ...]:
-    """The columns of a shape in the change log, as far as the catalog would have them: their types have no oid."""
+    """Return the columns of a shape in the change log in the form of the catalog's, as far as possible: their types
+    have no oid."""
     columns = sorted(logged.columns, key=lambda c: c.number) if logged is not None else ()
     return tuple(
         Attribute(c.number, c.name, 0, -1, c.type.source, not c.nullable, "", False, c.missing) for c in columns
@@ -38,7 +39,7 @@ def as_attributes(logged: Table | None) -> tuple[Attribute, ...]:
 
 
 def as_logged(info: AttributeInfo, logged: Table, *, is_known: bool) -> AttributeInfo:
-    """A column of a message, completed from the log's shape. `is_known`: the catalog still has its type."""
+    """Return a column of a message, completed from the log's shape. `is_known`: the catalog still has its type."""
     column = next((c for c in logged.columns if c.number == info.number), None)
     if column is None or (is_known and column.type.source != info.type_text):
         return info
@@ -47,7 +48,8 @@ def as_logged(info: AttributeInfo, logged: Table, *, is_known: bool) -> Attribut
 
 
 def _as_known_type(info: AttributeInfo, arrow: pa.DataType) -> AttributeInfo:
-    """A column of a type that is gone, read as one of the server's own whose values are the same in the log."""
+    """Return a column of a type that is gone with one of the server's own types whose values are the same in
+    the log."""
     of_one = arrow.value_type if pa.types.is_list(arrow) else arrow
     oid, modifier = standing_in(of_one) or (info.type_oid, -1)
     if pa.types.is_list(arrow):
@@ -56,5 +58,6 @@ def _as_known_type(info: AttributeInfo, arrow: pa.DataType) -> AttributeInfo:
 
 
 def key_in(logged: Table, names: frozenset[str]) -> frozenset[str]:
-    """The key of a shape in the change log; empty unless all of its columns are among the message's columns `names`."""
+    """Return the key of a shape in the change log; empty unless all of its columns are among the message's columns
+    `names`."""
     return frozenset(logged.key) if names.issuperset(logged.key) else frozenset()

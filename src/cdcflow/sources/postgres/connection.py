@@ -1,8 +1,9 @@
-"""Connections to PostgreSQL: one way to reach the server, fixed session settings, errors by what happens next.
+"""Connections to PostgreSQL: one way to reach the server, fixed session settings, and cdcflow's errors by what to do
+next.
 
-A value's text depends on the session's settings, and a role or a database may set them differently (hard case P67).
-So every connection that cdcflow opens, for SQL and for replication, sends all of them with its first packet, where they
-override what is set for the role.
+A value's text depends on the session's settings, and a role or a database may set them differently (hard case P67). So
+every connection that cdcflow opens, for SQL and for replication, sends all of them with its first packet, where they
+override those set for the role.
 
 The password is a reference that is resolved again for every connection, so that a rotated one is picked up (P65). It
 never becomes part of the address, an error or a log line.
@@ -77,7 +78,7 @@ TRANSPORT: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the server is, from the settings' url. Its text is fit for messages: it holds no secret."""
+    """The server's address, from the settings' url. Its text is fit for messages: it holds no secret."""
 
     options: Mapping[str, str]
 
@@ -106,7 +107,7 @@ class Address:
 
     @property
     def target_host(self) -> str:
-        """The one host to connect to, where the settings name one."""
+        """The one host to connect to, if the settings name exactly one."""
         return self.options.get("hostaddr", "") or self.host
 
     @property
@@ -115,7 +116,7 @@ class Address:
 
     @property
     def is_local(self) -> bool:
-        """The way there leaves this machine nowhere: loopback or a socket file."""
+        """Whether the connection never leaves this machine: it uses loopback or a socket file."""
         hosts = [h for h in self.host.split(",") if h]
         return all(h in ("localhost", "::1") or h.startswith(("127.", "/")) for h in hosts)
 
@@ -151,26 +152,29 @@ class Connector(connections.Connector[Connection]):
 
     @classmethod
     def of(cls, settings: Postgres, secret: Secret) -> Connector:
-        """The connector to the database of these settings."""
+        """Return the connector to the database of these settings."""
         return cls(settings.url, secret, settings.ssh)
 
     def connect(self, purpose: str, **settings: str) -> Connection:
-        """A connection for SQL in autocommit mode; `purpose` shows in the server's `application_name`.
+        """Return a connection for SQL in autocommit mode; `purpose` appears in the server's `application_name`.
 
         Raises:
-            SourceUnavailable: no answer, no room, or the password is refused (it may just be rotated).
+            SourceUnavailable: no answer, no connection slot left, or the password is refused (it may be being rotated).
             ConfigurationError: the database or the role does not exist, or the server is too old.
         """
         return self._without_limit(self._connect(purpose, settings, {}))
 
     def replicate(self) -> Connection:
-        """A connection that speaks the replication protocol. Only simple statements work on it."""
+        """Return a connection that speaks the replication protocol. Only simple statements work on it."""
         return self._without_limit(self._connect("stream", {}, {"replication": "database"}))
 
     def _without_limit(self, connection: Connection) -> Connection:
-        """The connection, whose transactions may take their time. Decoding a large one is a transaction, too.
+        """Remove the limit on the duration of this connection's transactions, and return the connection. Decoding a
+        large transaction is a transaction, too.
 
-        Not with the first packet, as the other settings: servers before 17 do not know it, and would refuse."""
+        The setting is not sent with the first packet, as the others are: servers before 17 do not know it, and would
+        refuse.
+        """
         if connection.info.server_version >= 170000:
             with mapping_errors(f"preparing a session at {self.address}"):
                 connection.execute("SET transaction_timeout = 0")
@@ -228,8 +232,8 @@ class Connector(connections.Connector[Connection]):
 
     @contextlib.contextmanager
     def _route(self) -> Iterator[dict[str, str]]:
-        """The options that lead to the server through `source.ssh`. `host` stays: certificates are compared with
-        it."""
+        """Provide the options that lead to the server through `source.ssh`. `host` remains, because certificates are
+        compared with it."""
         if self._tunnel is None:
             yield {}
             return
@@ -238,7 +242,7 @@ class Connector(connections.Connector[Connection]):
 
 
 def _startup_options(settings: Mapping[str, str], given: str) -> str:
-    """The session settings as libpq's `options`; the later one of two wins, so cdcflow's are last."""
+    """Return the session settings as libpq's `options`; the later one of two wins, so cdcflow's are last."""
     escaped = (v.replace("\\", "\\\\").replace(" ", "\\ ") for v in settings.values())
     return " ".join([given, *(f"-c {k}={v}" for k, v in zip(settings, escaped, strict=True))]).strip()
 
@@ -260,7 +264,8 @@ _FOREIGN = re.compile(
 
 
 def behind_pooler(address: Address, why: str) -> ConfigurationError:
-    """The error for an address at which a connection pooler answers, which keeps sessions or replication to itself."""
+    """Return the error for an address at which a connection pooler answers, which does not pass on sessions or
+    replication."""
     name, direct = pooler_of(address.host, address.options.get("port", "5432"))
     return ConfigurationError(
         f"connecting to {address}: {name} is between cdcflow and the server: {why}",
@@ -341,7 +346,7 @@ def _connect_error(error: psycopg.Error, address: Address, *, has_password: bool
 
 
 def map_error(error: psycopg.Error, attempted: str) -> CdcflowError:
-    """A server's refusal as one of our kinds, without its DETAIL, which may hold row values."""
+    """Return a server's refusal as one of cdcflow's errors, without its DETAIL, which may hold row values."""
     state = error.sqlstate or ""
     said = " ".join((error.diag.message_primary or str(error)).split())
     if state[:2] in ("21", "22", "23"):
@@ -408,7 +413,7 @@ def mapping_errors(attempted: str) -> AbstractContextManager[None]:
 def query_row(
     connection: Connection, query: str, parameters: Sequence[object] | Mapping[str, object] = ()
 ) -> tuple[Any, ...]:
-    """The only row of a result. Raises psycopg's errors unchanged."""
+    """Return the only row of a result. Raises psycopg's errors unchanged."""
     row = connection.execute(query.encode(), parameters or None).fetchone()
     assert row is not None  # noqa: S101  such queries have one row by construction
     return row
@@ -431,9 +436,11 @@ def one_snapshot(connection: Connection) -> Iterator[None]:
 
 
 def has_no_encoding(connection: Connection) -> bool:
-    """Whether the database accepts any bytes as text. To a session in UTF-8 the server then refuses to send bytes that
-    are not UTF-8, and its error does not name the column; so sessions that send rows set no encoding, and the decoders
-    check the bytes."""
+    """Whether the database accepts any bytes as text.
+
+    To a session in UTF-8 such a server refuses to send bytes that are not UTF-8, and its error does not name the
+    column; so sessions that send rows set no encoding, and the decoders check the bytes.
+    """
     return connection.info.parameter_status("server_encoding") == "SQL_ASCII"
 
 
@@ -442,10 +449,10 @@ def history_lost(message: str, *, runbook: str = "slot-lost") -> HistoryLost:
 
 
 def quote_name(*names: str) -> str:
-    """An identifier, qualified when several names are given, as SQL text (S01: quotes are doubled)."""
+    """Return an identifier as SQL text, qualified when several names are given (S01: quotes are doubled)."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
 def literal(text: str) -> str:
-    """A string as SQL text; our sessions have standard_conforming_strings on."""
+    """Return a string as SQL text; cdcflow's sessions have standard_conforming_strings on."""
     return "'" + text.replace("'", "''") + "'"

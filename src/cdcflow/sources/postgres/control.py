@@ -42,5 +42,5 @@ _NOT_AS_IT_MUST_BE = (
 
 
 def control_table(settings: Postgres, secret: Secret) -> PostgresControlTable:
-    """The control table of the settings."""
+    """Return the control table of the settings."""
     return PostgresControlTable(Connector.of(settings, secret), table_id(settings.control_table or ""))

@@ -1,9 +1,9 @@
-"""COPY (FORMAT binary) to columns: the rows of a chunk.
+"""Decodes COPY (FORMAT binary) to columns: the rows of a chunk.
 
 A row is its number of columns, then each value's length (-1: NULL) and bytes. The server sends each row as a separate
-CopyData message, so the ends of rows are known where the messages are passed one by one. In one piece they
-are found without walking row by row: every offset that could begin a row is tried at once, and of those the ones that
-the first row leads to are kept, in steps of 1, 2, 4, 8 … rows.
+CopyData message, so the ends of rows are known if the messages are passed one by one. In joined bytes they are found
+without walking row by row: every offset that could begin a row is tried at once, and of those the ones that the first
+row leads to are kept, in steps of 1, 2, 4, 8 … rows.
 
 Format: chapter "COPY", section "Binary Format".
 """
@@ -32,10 +32,10 @@ def decode_copy(
     described: DescribedTable,
     compiled: Compiled | None = COMPILED,
 ) -> pa.RecordBatch:
-    """The rows of a COPY (FORMAT binary) of `described.copy_expressions`, as `described.table.row_schema`.
+    """Return the rows of a COPY (FORMAT binary) of `described.copy_expressions`, as `described.table.row_schema`.
 
-    `data` is one piece, or the CopyData messages in order (faster). It may contain the file's header and trailer.
-    Joined messages are not copied again. If `compiled` is None, the plain decoder is used.
+    `data` is the joined bytes, or the CopyData messages in order (faster). It may contain the file's header and
+    trailer. Joined messages are not copied again. If `compiled` is None, the plain decoder is used.
 
     Raises:
         SourceUnavailable: the bytes are not such rows.
@@ -75,12 +75,12 @@ def decode_copy(
 
 
 def count_rows(messages: Joined) -> int:
-    """How many rows the first messages of a COPY (FORMAT binary) are."""
+    """Return how many rows these messages, the first of a COPY (FORMAT binary), contain."""
     return len(_rows_given(messages)[1])
 
 
 def _header(body: bytes) -> int:
-    """The size of the file header, 0 if it has none."""
+    """Return the size of the file header, 0 if the bytes have none."""
     if not body.startswith(_SIGNATURE):
         return 0
     size = len(_SIGNATURE) + 8
@@ -93,7 +93,7 @@ def _header(body: bytes) -> int:
 
 
 def _rows_given(messages: Joined) -> tuple[Buffer, Int64s, Int64s]:
-    """Where rows begin and end: at the messages' ends, header and trailer aside."""
+    """Return where rows begin and end if each is a message, without header and trailer."""
     buffer, lengths = Buffer(messages.data), messages.lengths
     end = np.cumsum(lengths)
     if (int(end[-1]) if len(end) else 0) != buffer.size or (lengths < 0).any():
@@ -110,7 +110,7 @@ def _rows_given(messages: Joined) -> tuple[Buffer, Int64s, Int64s]:
 
 
 def _rows_found(buffer: Buffer, columns: int) -> tuple[Int64s, Int64s]:
-    """Where rows begin and end in one piece."""
+    """Return where rows begin and end in joined bytes."""
     stop = buffer.size
     ended = stop - 2 if buffer.raw[max(stop - 2, 0) : stop] == _TRAILER else stop
     none = np.zeros(0, np.int64)

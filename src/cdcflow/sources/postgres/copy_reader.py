@@ -1,4 +1,4 @@
-"""Reads a connection in COPY state: returns everything that has arrived as one piece of bytes.
+"""Reads a connection in COPY state: returns everything that has arrived as joined bytes.
 
 Compiled code reads it if it was built, otherwise psycopg.
 
@@ -46,8 +46,9 @@ _ONE_COLUMN = b"\x00\x01"
 
 @dataclass(frozen=True, slots=True)
 class CopyBatch:
-    """`aside`: messages that are not XLogData, each with the number of messages before it. `more`: a bound was
-    reached. `ended`: no more messages follow, the connection has a result."""
+    """The messages that have arrived. `aside`: those that are not XLogData, each with the number of messages before it.
+    `more`: a bound was reached, so more may have arrived. `ended`: no more messages follow, the connection has a
+    result."""
 
     messages: Joined
     aside: Sequence[tuple[int, bytes]]
@@ -56,9 +57,10 @@ class CopyBatch:
 
 
 class CopyReader:
-    """Takes what has arrived on one connection. The caller ensures that no other thread uses it at the same time.
+    """Takes the messages that have arrived on one connection. The caller ensures that no other thread uses it at the
+    same time.
 
-    `plain`: through psycopg, even if the compiled code exists.
+    `plain`: read through psycopg, even if the compiled code exists.
     """
 
     def __init__(self, pg: pq.abc.PGconn, kind: Kind, *, plain: bool = False) -> None:
@@ -76,8 +78,10 @@ class CopyReader:
         return self._drain is not None
 
     def take(self, bytes_max: int, messages_max: int, linger_s: float = 0.0) -> CopyBatch:
-        """Return what has arrived, up to about these bounds, and what keeps arriving, for `linger_s` at most. Never
-        waits for the first message.
+        """Return the messages that have arrived, up to about these bounds, and those that keep arriving, for `linger_s`
+        at most.
+
+        Never waits for the first message.
 
         Raises:
             psycopg.Error: the connection is broken.
@@ -90,8 +94,11 @@ class CopyReader:
         return CopyBatch(Joined(data, lengths), aside, state == _MORE, state == _ENDED)
 
     def take_all(self, bytes_max: int = _NO_BOUND) -> tuple[Joined, bool]:
-        """Everything up to the end of the COPY, or up to the message that makes it more than `bytes_max`, and whether
-        the end came; waits for the network. Raises as `take` does."""
+        """Return the messages up to the end of the COPY, or up to the one that brings them above `bytes_max`, and
+        whether these are all.
+
+        Waits for the network. Raises as `take` does.
+        """
         if self._drain is not None:
             data, lengths, state = self._drain.take_all(self._pg.socket, bytes_max)
             self._check(state)
@@ -109,7 +116,7 @@ class CopyReader:
         return join_messages([j.data[:-PAD] for j in found], np.concatenate([j.lengths for j in found])), taken.ended
 
     def drop_all(self) -> None:
-        """Take what is left of the COPY, and keep nothing of it."""
+        """Receive the rest of the COPY, and discard it."""
         while not self.take_all(_DROPPED_BYTES)[1]:
             pass
 
@@ -155,7 +162,7 @@ class CopyReader:
         return CopyBatch(join_messages(messages), aside, more, ended)
 
     def _row_message(self, data: bytes) -> bytes:
-        """The message in a row; nothing for the header and the end of the rows."""
+        """Return the message in a row; nothing for the header and the end of the rows."""
         if not self._begun:
             self._begun = True
             if data.startswith(_SIGNATURE):
@@ -173,9 +180,10 @@ def _not_messages() -> SourceUnavailable:
 
 @cache
 def _functions() -> tuple[int, int, int] | None:
-    """The addresses of libpq's functions that the compiled code calls; None if it cannot be used.
+    """Return the addresses of libpq's functions that the compiled code calls; None if it cannot be used.
 
-    Only when it is certain which library psycopg uses: the functions of a different one must never get its connections.
+    It can be used only if it is certain which library psycopg uses: the functions of a different one must never get its
+    connections.
     """
     if compiled is None or pq.__impl__ not in ("binary", "c"):
         return None

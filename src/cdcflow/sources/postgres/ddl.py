@@ -1,7 +1,8 @@
-"""PostgreSQL's statements before they are executed: which rules of `statement_rules` apply to which tables. Pure.
+"""Parses PostgreSQL's statements before they are executed: which rules of `statement_rules` apply to which tables.
+Pure.
 
-What a statement does can depend on the table, so the current shapes are given. A word that is not
-known here is an error: the statement is then not rehearsed at all.
+The effect of a statement can depend on the table, so the current shapes are given. A word that is not known here is an
+error: the statement is then not rehearsed at all.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ _NO_TABLE = "the settings capture no table of this name"
 
 @dataclass(frozen=True, slots=True)
 class ServerTables:
-    """What a statement is rehearsed against: the captured tables, which tables the settings select, and the server's
-    major version."""
+    """The tables that a statement is rehearsed against: the captured ones, which ones the settings select, and the
+    server's major version."""
 
     tables: Mapping[TableId, Table]
     selects: Callable[[TableId], bool]
@@ -54,7 +55,7 @@ class ServerTables:
 
 
 def statement_parts(tokens: Sequence[DdlToken], server: ServerTables) -> list[StatementPart]:
-    """What one statement does.
+    """Return the effects of one statement.
 
     Raises:
         ConfigurationError: cdcflow does not know it, or it cannot fit the tables.
@@ -63,7 +64,7 @@ def statement_parts(tokens: Sequence[DdlToken], server: ServerTables) -> list[St
 
 
 def keep_numbers(before: Table, columns: Sequence[Column]) -> list[Column]:
-    """The columns with numbers: new ones have numbers that no column had."""
+    """Return the columns with numbers: new ones get numbers that no column had."""
     number = max((c.number for c in before.columns), default=0)
     found = []
     for column in columns:
@@ -248,7 +249,8 @@ class _Statement:
             yield _part("rename_table", new)
 
     def _alter_other(self, table: TableId) -> StatementPart:
-        """A table that is not captured: it may be a partition of one that is, or may be captured afterwards."""
+        """Return the effect on a table that is not captured: it may be a partition of a captured one, or may be
+        captured later."""
         words = {t.word for t in self._in.rest}
         if words & _OF_PARTITIONS:
             return self._perhaps_a_part("tablespace", table)
@@ -275,7 +277,7 @@ class _Statement:
         return part
 
     def _action(self, read: DdlReader, table: Table) -> StatementPart:
-        """One action of ALTER TABLE."""
+        """Read one action of ALTER TABLE, and return its effect."""
         for first, act in (("ADD", self._add), ("DROP", self._drop), ("ALTER", self._alter), ("SET", self._set)):
             if read.skip(first):
                 return act(read, table)
@@ -321,7 +323,7 @@ class _Statement:
         return _part(kind, table.id, edit, effect="read again" if kind == "add_stored" else None)
 
     def _definition(self, read: DdlReader, *, counted: bool) -> str:
-        """The rule for an added column by what follows its type."""
+        """Read what follows an added column's type, and return the rule for the column."""
         kind = "add_counted" if counted else "add_null"
         while not read.is_at_end:
             if read.skip("DEFAULT"):
@@ -359,7 +361,7 @@ class _Statement:
         return "add_virtual"
 
     def _type(self, read: DdlReader) -> str:
-        """The text of a type."""
+        """Read a type, and return its text."""
         begin = read.at
         read.name()
         while read.skip_sign("."):
@@ -440,7 +442,7 @@ class _Statement:
         return _part(retype_kind(column.type.source, text), table.id, edit)
 
     def _with_key(self, table: Table, parts: Sequence[StatementPart]) -> Iterator[StatementPart]:
-        """The parts, with what they do to the key together."""
+        """Return the parts, with the rule for their combined effect on the key."""
         kinds = [part.rule.kind for part in parts]
         for part in parts:
             if part.rule.kind == "lose_key" and "change_key" in kinds:
@@ -456,7 +458,10 @@ class _Statement:
 
 
 def _with_new_columns(parts: Sequence[StatementPart], table: Table) -> list[StatementPart]:
-    """A column that is dropped and added again in one statement: the log may not show which of them a row has."""
+    """Return the parts; if a column is dropped and added again in one statement, the answer for its drop is "depends".
+
+    The log may not show which of the two columns a row has.
+    """
     dropped = {e.column for part in parts for e in part.edits if e.what == "drop"}
     return [
         _part("drop_column", table.id, *part.edits, effect="depends")

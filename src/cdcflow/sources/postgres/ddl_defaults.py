@@ -1,4 +1,5 @@
-"""Defaults and types in PostgreSQL's statements: what old rows have of a new column, and what a new type does. Pure."""
+"""Classifies defaults and types in PostgreSQL's statements: the values that old rows get for a new column, and the
+effect of a new type. Pure."""
 
 from __future__ import annotations
 
@@ -29,10 +30,10 @@ DefaultKind = Literal["add_null", "add_constant", "add_volatile"]
 
 
 def default_kind(tokens: Sequence[DdlToken]) -> DefaultKind:
-    """The rule for a column with this default.
+    """Return the rule for a column with this default.
 
     Raises:
-        ConfigurationError: the expression has what cdcflow does not know, so it may differ between rows.
+        ConfigurationError: the expression contains something that cdcflow does not know, so it may differ between rows.
     """
     words = set()
     is_type = False
@@ -61,7 +62,7 @@ _ODD = frozenset(("xml", "bit", "bit varying", "oid", "citext", "name", "money",
 
 
 def retype_kind(before: str, after: str) -> Literal["retype_values", "retype_meaning", "retype_name"]:
-    """What `ALTER COLUMN … TYPE` without another value does to stored rows.
+    """Return the rule for what `ALTER COLUMN … TYPE` without another value does to stored rows.
 
     Raises:
         ConfigurationError: cdcflow does not know one of the types, or the conversion.

@@ -21,8 +21,8 @@ _COMMENT_END = re.compile(r"/\*|\*/")
 
 @dataclass(frozen=True, slots=True)
 class DdlToken:
-    """`text`: as written. `word`: in capitals if it is a bare word, otherwise empty. `name`: its text as an identifier,
-    or the content of a string."""
+    """A token of a statement. `text`: as written. `word`: in capitals if it is a bare word, otherwise empty. `name`:
+    its text as an identifier, or the content of a string."""
 
     kind: Literal["word", "quoted", "string", "number", "sign"]
     text: str
@@ -31,7 +31,7 @@ class DdlToken:
 
 
 def split_statements(text: str) -> list[list[DdlToken]]:
-    """The tokens of each statement of a text, without comments.
+    """Return the tokens of each statement of a text, without comments.
 
     Raises:
         ConfigurationError: a quote or a comment does not end, or a string is written in a form that is not known.
@@ -85,7 +85,7 @@ def _token(match: re.Match[str]) -> DdlToken | None:
 
 
 class DdlReader:
-    """Goes through the tokens of one statement, or of a part of it."""
+    """Reads the tokens of one statement, or of a part of it, one after another."""
 
     def __init__(self, tokens: Sequence[DdlToken]) -> None:
         self.tokens = tokens
@@ -104,7 +104,7 @@ class DdlReader:
         return self.tokens[at].word if at < len(self.tokens) else ""
 
     def skip(self, *words: str) -> bool:
-        """Go past these words if they are next."""
+        """Skip these words if they are next, and return whether they were."""
         if any(self.word(n) != word for n, word in enumerate(words)):
             return False
         self.at += len(words)
@@ -116,21 +116,21 @@ class DdlReader:
         return is_next
 
     def name(self) -> str:
-        """The identifier that is next."""
+        """Read the next token, an identifier."""
         if self.is_at_end or self.tokens[self.at].kind not in ("word", "quoted"):
             raise self.unknown()
         self.at += 1
         return self.tokens[self.at - 1].name
 
     def table(self) -> tuple[str | None, str]:
-        """The name of a table, with its schema if it is written."""
+        """Read the name of a table, with its schema if it is written."""
         first = self.name()
         found = (first, self.name()) if self.skip_sign(".") else (None, first)
         self.skip_sign("*")
         return found
 
     def column_list(self) -> tuple[str, ...]:
-        """Names in parentheses."""
+        """Read names in parentheses."""
         if not self.skip_sign("("):
             raise self.unknown()
         names = [self.name()]
@@ -141,7 +141,7 @@ class DdlReader:
         return tuple(names)
 
     def parentheses(self) -> Sequence[DdlToken]:
-        """What is in the parentheses that are next."""
+        """Read the next tokens, in parentheses, and return those inside."""
         if not self.skip_sign("("):
             raise self.unknown()
         first, depth = self.at, 1
@@ -154,7 +154,7 @@ class DdlReader:
         return self.tokens[first : self.at - 1]
 
     def parts(self) -> list[DdlReader]:
-        """The rest, by the commas that are in no parentheses."""
+        """Split the remaining tokens at the commas that are in no parentheses."""
         found: list[list[DdlToken]] = [[]]
         depth = 0
         for token in self.rest:
@@ -168,19 +168,19 @@ class DdlReader:
         return [DdlReader(tokens) for tokens in found]
 
     def end(self) -> None:
-        """See that nothing follows."""
+        """Raise an error if any token follows."""
         if not self.is_at_end:
             raise self.unknown()
 
     def unknown(self) -> Exception:
-        """The error for what is next."""
+        """Return the error for a next token that cdcflow does not know."""
         text = " ".join(t.text for t in self.tokens)
         where = f" at {self.tokens[self.at].text}" if self.at < len(self.tokens) else " at its end"
         return unknown_statement(f"{text[:200]!r}: cdcflow does not know this{where}")
 
 
 def text_of_tokens(tokens: Sequence[DdlToken]) -> str:
-    """The tokens as a text, with spaces between words alone."""
+    """Return the tokens as a text, with spaces only between words."""
     text = ""
     for token in tokens:
         gap = text and (text[-1].isalnum() or text[-1] in "\")'_") and token.kind != "sign"
@@ -189,7 +189,8 @@ def text_of_tokens(tokens: Sequence[DdlToken]) -> str:
 
 
 def table_id(name: tuple[str | None, str], tables: Sequence[TableId]) -> TableId:
-    """The table that a statement means. Without a schema: the one of that name that is captured, or else `public`.
+    """Return the table that a statement means. Without a schema: the one of that name that is captured, or else
+    `public`.
 
     Raises:
         ConfigurationError: several are captured.

@@ -1,7 +1,7 @@
-"""Which decoder runs: the compiled one if it was built, or the plain one.
+"""Selects the decoder: the compiled one if it was built, or the plain one.
 
 The plain modules are the reference and always exist. The compiled decoder handles the usual cases and refuses the rest:
-where it returns None, its caller continues with the plain functions. It is passed around as a value; if that is None,
+when it returns None, its caller continues with the plain functions. It is passed around as a value; if that is None,
 the plain one runs.
 """
 
@@ -62,7 +62,8 @@ COMPILED = cast("Compiled | None", compiled_module("cdcflow.sources.postgres.com
 
 
 def layout_of(compiled: Compiled, described: DescribedTable, in_identity: Sequence[bool] = ()) -> Layout:
-    """What the compiled decoders must know of a table shape. `in_identity`: which columns an old key carries."""
+    """Return the facts about a table shape that the compiled decoders need. `in_identity`: which columns an old key
+    carries."""
     return compiled.layout(described, [_kernels(codec) for codec in described.codecs], in_identity)
 
 

@@ -1,4 +1,4 @@
-"""Rows as digests that PostgreSQL computes: the texts of `model.digest` in its SQL, column by column. Pure.
+"""Digests of rows that PostgreSQL computes: the texts of `model.digest` in its SQL, column by column. Pure.
 
 The table of each type (`types`) names the text of its values:
 
@@ -13,7 +13,7 @@ The table of each type (`types`) names the text of its values:
     timestamp      microseconds since 1970
                                                                      floats, intervals, arrays; what a policy changes
 
-`concat` skips NULL, which is the text of NULL. A value that no copy can have (infinity) has its own text, so that it
+`concat` skips NULL, so the text of NULL is empty. A value that no copy can have (infinity) has its own text, so that it
 differs.
 """
 
@@ -80,7 +80,7 @@ class PostgresDigests(RowDigests):
 
 
 def _text(column: Column, codec: Codec, is_utf8: bool) -> tuple[str | None, str]:
-    """A column's text in SQL; or None, and why it has no text."""
+    """Return a column's text in SQL and ""; or None, and why the column has no text."""
     source, arrow = column.type.source, column.type.arrow
     if codec.where.special in ("null", "clamp") and (pa.types.is_decimal(arrow) or pa.types.is_temporal(arrow)):
         return None, f"special_values is {codec.where.special}"

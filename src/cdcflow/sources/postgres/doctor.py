@@ -1,4 +1,4 @@
-"""Conditions that prevent a capture, each with the SQL that fixes it. Nothing is changed."""
+"""The checks of `doctor`: conditions that prevent a capture, each with the SQL that fixes it. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class _Role:
 
 
 def findings(connector: Connector, settings: Postgres, selection: Selection) -> list[Finding]:
-    """Everything that can be checked; a check that fails to run is a finding too."""
+    """Return the results of all checks; a check that fails to run is a finding too."""
     checks = Checks(connector, lambda: connector.connect("doctor", statement_timeout="60s"), connector.map_error)
 
     def everything(connection: Connection) -> Iterator[Finding]:
@@ -138,7 +138,7 @@ _FACTS = (
 
 
 def facts(connection: Connection) -> dict[str, str]:
-    """The server's version and settings, for an operator who investigates a problem."""
+    """Return the server's version and settings, for an operator who investigates a problem."""
     rows = connection.execute(
         "SELECT name, setting || coalesce(unit, '') FROM pg_catalog.pg_settings WHERE name = ANY (%s)", (list(_FACTS),)
     )
@@ -245,7 +245,7 @@ def _role(role: _Role, platform: Platform) -> Iterator[Finding]:
 
 
 def _replication(connector: Connector, role: _Role) -> Iterator[Finding]:
-    """That the server lets a replication connection in: pg_hba.conf may have a line for databases only."""
+    """Check that the server accepts a replication connection: pg_hba.conf may have a line for databases only."""
     if not role.may_replicate:
         return
     try:
@@ -283,7 +283,8 @@ def _tables(connection: Connection, selected: Selected, role: _Role) -> Iterator
 
 
 def _ignored_findings(ignored: Sequence[str]) -> Iterator[Finding]:
-    """What else a wildcard matched: the kinds that have no changes themselves in one line, however many there are."""
+    """Return which other objects a wildcard matched; those that have no changes themselves in a single line, however
+    many."""
     parts = [text for text in ignored if " is a partition: " in text]
     views = [text for text in ignored if " is a view: " in text]
     counted = [f"{len(parts)} partitions (through their roots)"] if parts else []
@@ -296,7 +297,7 @@ def _ignored_findings(ignored: Sequence[str]) -> Iterator[Finding]:
 
 
 def _locked_findings(connection: Connection, settings: Postgres, selected: Selected) -> Iterator[Finding]:
-    """The tables that no publication of cdcflow has yet, and that none can have before their lock is free."""
+    """Return the tables that no publication of cdcflow has yet, and that cannot be added while they are locked."""
     made = connection.execute("SELECT pubname FROM pg_catalog.pg_publication WHERE pubname ~ '^cdcflow_[0-9a-f]{8}$'")
     names = [settings.publication] if settings.publication else [row[0] for row in made]
     found = [publication.locked_tables(connection, name, selected.good) for name in names or [""]]
@@ -307,7 +308,7 @@ def _locked_findings(connection: Connection, settings: Postgres, selected: Selec
 
 
 def _old_transaction(connection: Connection) -> Iterator[Finding]:
-    """What keeps new tables from being captured: see `publication.wait_for_older`."""
+    """Return the transaction that keeps new tables from being captured, if any: see `publication.wait_for_older`."""
     (seconds,) = query_row(connection, _OLDEST)
     if seconds is not None and seconds >= OLD_TRANSACTION_S:
         yield warning(
@@ -319,7 +320,7 @@ def _old_transaction(connection: Connection) -> Iterator[Finding]:
 
 
 def _advice(remedy: str) -> str | Remedy:
-    """A refusal's remedy, as SQL where it is one whole statement."""
+    """Return a refusal's remedy, as SQL if it is one whole statement."""
     text = advice(remedy)
     is_statement = text != remedy and not any(part in remedy for part in ("…", "; ", ", or "))
     return run(remedy) if is_statement else text
@@ -453,7 +454,7 @@ def _unless_owned(
 
 
 def _other_owners(connection: Connection, tables: Sequence[CatalogTable]) -> list[str]:
-    """Who owns those of the tables that we do not."""
+    """Return the owners of those tables that cdcflow's user does not own."""
     rows = connection.execute(_RIGHTS, ([t.rel.oid for t in tables],)).fetchall()
     return sorted({row[6] for row in rows if not row[4]})
 

@@ -35,33 +35,33 @@ SeenAt = Callable[[Seen], tuple[tuple[Visibility, ...], Lsn]]
 
 
 class ServerFences(Protocol):
-    """How marks and what snapshots see are requested of a server. Thread-safe."""
+    """Requests marks and visibilities from a server. Thread-safe."""
 
     @property
     def snapshot_columns(self) -> str:
-        """SQL: an array of texts, for the statement that takes the snapshot."""
+        """The SQL for an array of texts that describe the snapshot, for the statement that takes it."""
         ...
 
     def look(self, connection: Connection) -> AbstractContextManager[SeenAt]:
-        """Surrounds the beginning of a transaction and the statement that takes its snapshot."""
+        """Surround the beginning of a transaction and the statement that takes its snapshot."""
         ...
 
     def elsewhere(self) -> AbstractContextManager[Callable[[R], R]]:
-        """See `engine.chunks.ChunkDialect.elsewhere`."""
+        """Prepare for the reading of parts by other processes. See `engine.chunks.ChunkDialect.elsewhere`."""
         ...
 
     def visibility(self, connection: Connection) -> Visibility:
-        """What is certainly visible now."""
+        """Return which transactions are certainly visible now."""
         ...
 
     def of_plan(self, connection: Connection) -> tuple[Visibility, ...]:
-        """What the length of a table's file contains that is read after this call: see `Planned.visibilities`."""
+        """Return the visibilities of a plan whose file length is read after this call: see `Planned.visibilities`."""
         ...
 
     def write_mark(self, connection: Connection, token: Token) -> None: ...
 
     def beat(self, connection: Connection) -> None:
-        """Let an idle stream show that it moves."""
+        """Make an idle stream show that it advances."""
         ...
 
     def close(self) -> None: ...
@@ -95,7 +95,7 @@ class PrimaryFences:
         self._emit(connection, HEARTBEAT, "off")
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
     def _emit(self, connection: Connection, content: str, synchronous_commit: str) -> None:
         # A mark must not wait for a standby: it would then wait for what it is to bracket (E1).
@@ -112,7 +112,7 @@ def _seen_at_primary(seen: Seen) -> tuple[tuple[Visibility, ...], Lsn]:
 
 @dataclass(frozen=True, slots=True)
 class StandbyRun:
-    """What the stream and the chunks of one run from a standby share, and the timeline that the standby is on."""
+    """The state that the stream and the chunks of one run from a standby share, and the standby's timeline."""
 
     timeline: int
     commits: DeliveredCommits
@@ -120,7 +120,7 @@ class StandbyRun:
 
     @classmethod
     def beginning_at(cls, position: Lsn, timeline: int) -> StandbyRun:
-        """For a stream that begins at this position."""
+        """Return the state of a run whose stream begins at this position."""
         return cls(timeline, DeliveredCommits(position), ExpectedMarks())
 
 
@@ -176,7 +176,7 @@ class StandbyFences:
             self._run.marks.expect_time(commit_ts, Lsn.parse(replayed))
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
     def _looking(self) -> AbstractContextManager[None]:
         return contextlib.nullcontext() if self._run is None else self._run.commits.look()
@@ -194,12 +194,12 @@ class StandbyFences:
         return self._fences_at({before, unseen}), end
 
     def _adopt(self, part: R) -> R:
-        """What another process reported of a part, as this process can use it."""
+        """Convert a result that another process reported of a part, so that this process can use it."""
         bounds = {cast(ReplayVisibility, v).bound for v in part.snapshot.visibilities}
         return replace(part, snapshot=replace(part.snapshot, visibilities=self._fences_at(bounds)))
 
     def _fences_at(self, bounds: set[Lsn]) -> tuple[Visibility, ...]:
-        """A fence at each of the two bounds of a snapshot, or the one at both."""
+        """Return a fence at each of the two bounds of a snapshot; one fence if they are equal."""
         if self._run is not None:
             self._run.marks.look_beyond(max(bounds))
         return tuple(self._fence(bound) for bound in sorted(bounds))
@@ -208,7 +208,7 @@ class StandbyFences:
         return ReplayVisibility(bound) if self._run is None else self._run.commits.fence(bound)
 
     def _check(self, *, is_standby: bool) -> None:
-        """Raises SourceUnavailable if the server is a standby no longer, and lets the stream end with that."""
+        """Raise SourceUnavailable if the server is no longer a standby, and have the stream end with that error."""
         if is_standby:
             return
         error = SourceUnavailable("the standby was promoted: it takes writes now; cdcflow connects again")

@@ -1,9 +1,9 @@
-"""Transactions that the stream delivers before the catalog shows them.
+"""Detects transactions that the stream delivers before the catalog shows them.
 
 The server sends a transaction once its commit is in the log, and a large one even before; other sessions see it later
 (with synchronous replication, when the standby has it). If it changed a table's columns, the catalog then describes
 another table than the one whose rows arrived. Such a statement locks its table exclusively until the transaction is
-visible: so a table without that lock, or a transaction that is visible, is described correctly.
+visible: so the catalog is right about a table without that lock, and about a transaction that is visible.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ class HiddenChanges:
         self._visible = 0
 
     def tables(self, xid: int, oids: Collection[int]) -> frozenset[int]:
-        """The tables, among these, that a committed transaction may have changed while the catalog still shows their
-        previous state; usually none. Waits up to `patience_s` for the transaction to be visible."""
+        """Return the tables, among these, that a committed transaction may have changed while the catalog still shows
+        their previous state; usually none.
+
+        Waits up to `patience_s` for the transaction to be visible.
+        """
         if not oids or xid == self._visible:
             return frozenset()
         deadline = time.monotonic() + self._patience_s
@@ -56,7 +59,7 @@ class HiddenChanges:
 
 
 def _hidden_tables(connection: Connection, xid: int, oids: Collection[int]) -> frozenset[int] | None:
-    """The tables that are locked exclusively while the transaction is not visible; None if it is visible."""
+    """Return the tables that are locked exclusively while the transaction is not visible; None if it is visible."""
     (text,) = query_row(connection, "SELECT pg_catalog.pg_current_snapshot()::text")
     if not len(XidSnapshot.parse(text).hidden(np.array([xid], np.uint64))):
         return None

@@ -1,7 +1,7 @@
-"""Which server this is, and whether it is the one, with the same history, that a log was captured from.
+"""Identifies the server, and checks that it is the one, with the same history, that a log was captured from.
 
-The checkpoint keeps `system_id`, `timeline` and `database`. A server that was promoted or restored
-continues with a new timeline; it is accepted if that timeline left the old one after the change log's position.
+The checkpoint keeps `system_id`, `timeline` and `database`. A server that was promoted or restored continues with a new
+timeline; it is accepted if that timeline left the old one after the change log's position.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class IdentifiedSystem:
 
 
 def identify(connector: Connector) -> IdentifiedSystem:
-    """Ask the server who it is, now."""
+    """Query the server's identity and the end of its log."""
     connection = connector.replicate()
     try:
         with mapping_errors(f"identifying {connector.address}"):
@@ -61,7 +61,7 @@ def decodes(level: str, effective: str | None) -> bool:
 
 
 def check_server(connection: Connection) -> None:
-    """That a capture can run at this server at all. Raises ConfigurationError when it cannot."""
+    """Raise ConfigurationError if no capture can run at this server."""
     level, effective = query_row(
         connection, "SELECT current_setting('wal_level'), current_setting('effective_wal_level', true)"
     )
@@ -78,7 +78,8 @@ _READ_AGAIN = "run `cdcflow run --accept-history-loss`, which reads all tables a
 
 
 def check_database(connection: Connection, before: PostgresState, system: IdentifiedSystem) -> None:
-    """That this is the database that the log belongs to, whatever it is called now: the one that its slot is in."""
+    """Check that this is the database that the log belongs to, whatever its name is now: the one that the log's slot is
+    in."""
     if before.system_id == system.system_id:
         where = _slot_is_in(connection, before)
         if where is not None and where != system.database:
@@ -120,7 +121,7 @@ def is_replaced(connection: Connection, before: PostgresState, system: Identifie
 
 
 def _slot_is_in(connection: Connection, before: PostgresState) -> str | None:
-    """The database that the log's slot is in; `None` if no slot of that name decodes one database's changes."""
+    """Return the database that the log's slot is in; None if no slot of that name decodes one database's changes."""
     found = slot.read(connection, before.slot)
     return None if found is None else found.database
 
@@ -139,7 +140,7 @@ def _slot_elsewhere(before: PostgresState, system: IdentifiedSystem, where: str)
 def check_history(
     connector: Connector, connection: Connection, before: PostgresState, system: IdentifiedSystem, position: Lsn
 ) -> None:
-    """That this is the log's database, and that its history has everything up to `position`.
+    """Check that this is the log's database, and that its history has everything up to `position`.
 
     Raises:
         HistoryLost, ConfigurationError: it is not, or it has not.
@@ -162,7 +163,7 @@ def check_history(
 
 
 def _switch_point(connector: Connector, timeline: int, before: int) -> Lsn | None:
-    """Where this timeline's history leaves `before`; None when it does not descend from it."""
+    """Return where this timeline's history leaves the timeline `before`; None if it does not descend from it."""
     connection = connector.replicate()
     try:
         with mapping_errors(f"reading the history of timeline {timeline}"):

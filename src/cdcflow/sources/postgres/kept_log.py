@@ -106,8 +106,10 @@ class PostgresKeptLog:
 
 
 class EndTimes:
-    """When the end of the server's log was where, for the age of what is after a position. `age_max_s`: ages matter up
-    to this (None: they do not matter)."""
+    """Remembers when the server's log ended where, to compute the age of data after a position.
+
+    `age_max_s`: ages up to this matter (None: ages are not computed).
+    """
 
     def __init__(self, age_max_s: float | None) -> None:
         self.are_kept = age_max_s is not None
@@ -115,13 +117,13 @@ class EndTimes:
         self._ends: deque[tuple[float, Lsn]] = deque(maxlen=_SAMPLES_MAX)
 
     def record(self, end: Lsn) -> None:
-        """Remember the end of the log now."""
+        """Remember that the log ends at `end` now."""
         now = time.monotonic()
         if self.are_kept and (not self._ends or now - self._ends[-1][0] >= self._every_s):
             self._ends.append((now, end))
 
     def age_s(self, position: Lsn) -> float | None:
-        """How long ago the log had reached a position at the latest; None if that is unknown."""
+        """Return how many seconds ago, at least, the log passed a position; None if that is unknown."""
         while len(self._ends) > 1 and self._ends[1][1] <= position:
             self._ends.popleft()
         passed = next((at for at, end in self._ends if end > position), None)

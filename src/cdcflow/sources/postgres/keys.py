@@ -1,4 +1,4 @@
-"""Keys as SQL: which rows of a table have one of these keys, compared by the server alone (W16).
+"""Keys as SQL: conditions for the rows of a table that have one of these keys, compared by the server alone (W16).
 
 Key values go to the server as text and are cast there to the column's own type, so that its equality and its index
 decide. Dates and times go as numbers: the text of a year before 1 or after 9999 is not everywhere the same. Pure.
@@ -21,7 +21,7 @@ _DAY_US = 86_400_000_000
 
 
 def condition(keys: KeySet, described: DescribedTable) -> str:
-    """A WHERE condition on the table as `t`.
+    """Return a WHERE condition on the table as `t`.
 
     Raises:
         ConfigurationError: a key column's type cannot be looked up by value.
@@ -89,6 +89,6 @@ def _interval(value: dict[str, int]) -> str:
 
 
 def _array(texts: list[str]) -> str:
-    """The server's literal for an array of text."""
+    """Return the server's literal for an array of text."""
     escaped = (t.replace("\\", "\\\\").replace('"', '\\"') for t in texts)
     return "{" + ",".join(f'"{t}"' for t in escaped) + "}"

@@ -1,7 +1,7 @@
 """Which tables a log has captured so far, as its checkpoint keeps it. Pure.
 
-`publication_state` (see `publication.fingerprint`) has the tables that the publication names. Where that gives more
-than what is captured, `captured` has each captured table with its oid, and since when it is captured.
+`publication_state` (see `publication.fingerprint`) has the tables that the publication names. If that publication sends
+more tables than are captured, `captured` has each captured table with its oid, and since when it is captured.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from cdcflow.sources.postgres.stored_state import PostgresState, captured_names
 
 
 def captured_since(state: PostgresState, selected: Selected, since: Lsn) -> frozenset[int] | None:
-    """The captured tables whose changes are in the change log from position `since` onwards; None if it has everything
-    that the publication sends, as a log of an earlier cdcflow does."""
+    """Return the captured tables whose changes are in the change log from position `since` onwards.
+
+    None if the log has everything that the publication sends, as a log of an earlier cdcflow does.
+    """
     if state.captured is None:
         return None
     known = {oid for oid, at in state.captured.values() if at <= since}
@@ -24,8 +26,11 @@ def captured_since(state: PostgresState, selected: Selected, since: Lsn) -> froz
 
 
 def captured_now(before: PostgresState | None, selected: Selected, position: Lsn) -> dict[TableId, tuple[int, Lsn]]:
-    """The captured tables where the publication gives others too: each with its oid, and since when it is captured.
-    Where it gave no others so far, its tables were captured all the time."""
+    """Return the captured tables, each with its oid and since when it is captured, for a publication that sends others
+    too.
+
+    If the publication sent no others so far, its tables were captured all the time.
+    """
     if before is None or before.captured is None:
         then = dict.fromkeys(captured_names(before), START)
     else:
@@ -34,7 +39,7 @@ def captured_now(before: PostgresState | None, selected: Selected, position: Lsn
 
 
 def state_of_selected(state: str, selected: Selected) -> str:
-    """A fingerprint without the tables that are no longer selected: whatever happened to them is not a loss."""
+    """Return a fingerprint without the tables that are no longer selected: whatever happened to them is not a loss."""
     value = json.loads(state)
     wanted = {t.rel.oid for t in selected.tables}
     for kind in ("tables", "members"):

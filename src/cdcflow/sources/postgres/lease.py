@@ -1,4 +1,4 @@
-"""A lease in PostgreSQL: an advisory lock, which ends with the session that has it.
+"""A lease in PostgreSQL: an advisory lock, which ends with the session that holds it.
 
 The server ends a session that is idle for longer than the lease's duration, by its own clock. So a daemon that was
 suspended, or is cut off from the network, loses the lock although its connection still exists
@@ -68,7 +68,7 @@ class PostgresLease:
         return Holder(name.removeprefix(purpose) if name.startswith(purpose) else f"the session {name}", row[1])
 
     def release(self) -> None:
-        """Close the session, which has the lock."""
+        """Close the session, which holds the lock."""
         connection, self._connection, self._is_held = self._connection, None, False
         if connection is not None:
             self._connector.discard(connection)

@@ -1,4 +1,4 @@
-"""Until when a captured table has the name that it was captured by. Pure.
+"""Until when a captured table keeps the name that it was captured by. Pure.
 
 The catalog shows what exists now, and the stream may lag far behind it:
 
@@ -29,8 +29,8 @@ from cdcflow.sources.postgres.lsn import Lsn
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A table under a name that it was captured by and does not have now. `end`: the server's log, as far as it was
-    when that was found."""
+    """A table under a name that it was captured by and does not have now. `end`: the end of the server's log when that
+    was noticed."""
 
     oid: int
     table: TableId
@@ -55,11 +55,11 @@ class Lives:
         return oid in self.present or any(life.oid == oid for life in self.ended)
 
     def is_ended(self, oid: int, table: TableId) -> bool:
-        """Whether this is an earlier name of this table."""
+        """Whether `table` is an earlier name of the table with this oid."""
         return any((life.oid, life.table) == (oid, table) for life in self.ended)
 
     def name(self, oid: int, told: TableId) -> TableId | None:
-        """The name under which to capture a change whose message has `told` as its table's name; `None` if it is not
+        """Return the name under which to capture a change whose message names its table `told`; None if it is not
         captured."""
         if self.is_ended(oid, told):
             return told
@@ -70,7 +70,7 @@ class Lives:
 
 
 def lives_as_json(ended: Iterable[Life]) -> str:
-    """The form in which a checkpoint keeps them."""
+    """Return these names, whose tables no longer have them, in the form that a checkpoint stores."""
     listed = [[life.oid, life.table.schema, life.table.name, life.end.value] for life in ended]
     return json.dumps(listed, separators=(",", ":"))
 
@@ -88,10 +88,11 @@ def ended_lives(
     end: Lsn,
     is_kept: Callable[[TableId], bool],
 ) -> tuple[Life, ...]:
-    """The names whose end a stream that begins at `position` has yet to pass.
+    """Return the names whose end a stream that begins at `position` has yet to pass.
 
-    `captured`: what the last start captured, as far as the settings still select it; `present`: what exists and is
-    captured now. `end`: the end of the server's log, read after the catalog. `is_kept`: see the top.
+    `captured`: the tables that the last start captured, as far as the settings still select them; `present`: the tables
+    that exist and are captured now. `end`: the end of the server's log, read after the catalog. `is_kept`: whether a
+    name stays after its end; see the top.
     """
     names = frozenset(present.values())
     found = {(life.oid, life.table): life for life in before}

@@ -1,7 +1,7 @@
-"""How busy a PostgreSQL server is.
+"""Measures how busy a PostgreSQL server is.
 
-The lag of a standby is measured by its position, not by `replay_lag`: that is NULL while nothing is replayed, also
-where replay was paused (https://www.postgresql.org/docs/current/monitoring-stats.html, pg_stat_replication).
+The lag of a standby is measured by its position, not by `replay_lag`: that is NULL while nothing is replayed, also if
+replay was paused (https://www.postgresql.org/docs/current/monitoring-stats.html, pg_stat_replication).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COMMIT = f"SELECT pg_catalog.pg_logical_emit_message(true, '{PROBE_PREFIX}', ''
 
 
 def source_probe(settings: Postgres, secret: Secret, limits: LoadLimits) -> SqlProbe[Connection]:
-    """Measures what has a limit. Connects at the first query."""
+    """Return a probe that measures the gauges that have a limit. It connects at the first query."""
     connector = Connector.of(settings, secret)
     readings: dict[Gauge, Reading[Connection]] = {
         "replica_lag": ReplicaLag(limits.replica_lag or 0.0),
@@ -50,7 +50,7 @@ def source_probe(settings: Postgres, secret: Secret, limits: LoadLimits) -> SqlP
 
 
 class ReplicaLag:
-    """For how long the slowest standby has not replayed the log's end, in seconds."""
+    """Measures for how many seconds the slowest standby has not replayed the log's end."""
 
     def __init__(self, limit_s: float) -> None:
         self._ends: PassingTimes[Lsn] = PassingTimes(limit_s / 100)
@@ -69,14 +69,15 @@ class ReplicaLag:
 
 
 def lock_waits(connection: Connection) -> float:
-    """How many sessions wait for a lock."""
+    """Return how many sessions wait for a lock."""
     row = connection.execute(_LOCK_WAITS.encode()).fetchone()
     assert row is not None  # noqa: S101  an aggregate has one row
     return float(row[0])
 
 
 class CpuUsed:
-    """The used part of the server's processors since the last reading (Linux, proc(5): times since the start)."""
+    """Measures the used part of the server's processors since the last reading (Linux, proc(5): times since the
+    start)."""
 
     def __init__(self) -> None:
         self._before: tuple[int, int] | None = None
@@ -99,14 +100,14 @@ class CpuUsed:
 
 
 def _role(connection: Connection) -> str:
-    """The name of this user's role, as a statement needs it."""
+    """Return the name of this user's role, as a statement needs it."""
     row = connection.execute(b"SELECT pg_catalog.quote_ident(current_user)").fetchone()
     assert row is not None  # noqa: S101  one row
     return str(row[0])
 
 
 def cpu_times(stat: str) -> tuple[int, int]:
-    """The time that all processors were used, and all of their time, from the first line of /proc/stat."""
+    """Return the used and the total time of all processors, from the first line of /proc/stat."""
     times = [int(word) for word in stat.split("\n", 1)[0].split()[1:9]]  # user … steal; guests are in user
     idle = sum(times[3:5])
     return sum(times) - idle, sum(times)

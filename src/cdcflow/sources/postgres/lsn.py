@@ -27,7 +27,7 @@ class Lsn:
     value: int
 
     def __sub__(self, earlier: Lsn) -> int:
-        """The bytes of log between two positions."""
+        """Return the bytes of log between two positions."""
         return self.value - earlier.value
 
     def __add__(self, length: int) -> Lsn:
@@ -55,7 +55,7 @@ def position_of(lsn: Lsn) -> Position:
 
 
 def positions(lsn: Int64s) -> pa.Array:
-    """The texts of many positions."""
+    """Return the texts of many positions."""
     digits = (lsn.view(np.uint64)[:, None] >> np.arange(60, -4, -4, dtype=np.uint64)) & np.uint64(15)
     text = np.empty((len(lsn), 17), np.uint8)
     text[:, :8] = _HEX[digits[:, :8]]

@@ -1,10 +1,11 @@
-"""How a log moves to the server at another address: what that server is, and whether it has every change.
+"""Moves a log to the server at another address: finds out what that server is, and whether it has every change.
 
     same      the log's own system: another address, a new name of the database, a promoted standby
     upgraded  the log's system after pg_upgrade, with the slot that it carried over (see `upgraded`)
     other     a server with the same tables: a logical replica, a restored dump, pg_upgrade without its slot
 
-A gap is no obstacle: the log continues at a new position, and the tables are compared. What cannot be right is refused.
+A gap is no obstacle: the log continues at a new position, and the tables are compared. A move that cannot be right is
+refused.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ WHERE backend_xid IS NOT NULL AND pid <> pg_catalog.pg_backend_pid()
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What the server at the address is to the log. `text`: how that is known, or why there will be a gap.
+    """The relation of the server at the address to the log. `text`: how that is known, or why there will be a gap.
     `carried`: where a log continues whose slot was carried over by an upgrade."""
 
     kind: Target
@@ -43,7 +44,8 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Finder:
-    """Finds the route of one log to the server of `connection`. `before` and `position`: of the log's checkpoint."""
+    """Finds the route of one log to the server of `connection`. `before` and `position`: those of the log's
+    checkpoint."""
 
     connector: Connector
     connection: Connection
@@ -54,7 +56,7 @@ class Finder:
     known_state: str
 
     def find(self, *, compares: bool) -> Route:
-        """The route. `compares`: with a gap, whatever the server has.
+        """Return the route. `compares`: an operator requests a gap, whatever changes the server has.
 
         Raises:
             ConfigurationError: the log cannot continue there.
@@ -131,7 +133,7 @@ def _check_purpose(found: Slot, database: str) -> None:
 
 
 def steps(connection: Connection, names: Names, route: Route) -> list[str]:
-    """What a move along this route creates and changes, for operators."""
+    """Describe what a move along this route creates and changes, for operators."""
     if not route.has_gap:
         return ["the log records the server"]
     found = [f"slot {names.slot} is created there" + _replaces(connection, names.slot)]
@@ -158,6 +160,6 @@ def is_no_target() -> ConfigurationError:
 
 
 def server_text(system_id: str, database: str, version: int | None, timeline: int) -> str:
-    """A server for operators."""
+    """Describe a server for operators."""
     name = "PostgreSQL" if version is None else f"PostgreSQL {version}"
     return f"{name}, database {database}, system {system_id}, timeline {timeline}"

@@ -1,8 +1,8 @@
-"""Whether the server's log is still the one that the change log was captured from.
+"""Checks that the server's log is still the one that the change log was captured from.
 
-A server that was restored from a copy of its files has the same identity, the same timeline and the same slot, and
-soon its log is past the change log's position again, with other changes. The copy's slot is at the position where the
-copy was taken or before, and the change log continues after that:
+A server that was restored from a copy of its files has the same identity, the same timeline and the same slot, and soon
+its log is past the change log's position again, with other changes. The copy's slot is at the position where the copy
+was taken or before, and the change log continues after that:
 
     the server's log   ─────┤ slot ├──x──x──x──x──x──▶       x: a transaction: its end, its id, its time of commit
     the change log     ──x──x──x──x──x──┤ its position        both must be equal up to that position
@@ -17,9 +17,9 @@ original byte for byte.
 
 Rows and their number are not compared: docs/postgres.md has the reasons.
 
-So what the slot still sends up to the change log's position must be exactly what the change log has there. If the slot
-is at that position, the server knew that cdcflow has everything before, and there is nothing to compare; that is the
-case after every orderly stop.
+So the transactions that the slot still sends up to the change log's position must be exactly those that the change log
+has there. If the slot is at that position, the server knew that cdcflow has everything before, and no comparison is
+needed; that is the case after every orderly stop.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def check_same(
 ) -> None:
     """Check that the change log and the server's have the same transactions after `since` and up to `position`.
 
-    `captured`: set if the publication sends more than what is captured; only transactions that touch one of these
+    `captured`: set if the publication sends more tables than are captured; only transactions that touch one of these
     tables must be in the change log. None: all that it sends.
 
     Raises:
@@ -87,7 +87,7 @@ def history_differs(slot: str, differs: str, last: str) -> HistoryLost:
 
 
 def first_difference(ours: pa.Table, theirs: pa.Table) -> str | None:
-    """The first position at which one of them has a transaction that the other has not, None where both are alike."""
+    """Return the first position at which one of them has a transaction that the other lacks; None if both are alike."""
     length = min(len(ours), len(theirs))
     position, xid, commit_ts = (pc.equal(ours.column(n)[:length], theirs.column(n)[:length]) for n in _COMPARED)
     alike = pc.and_(pc.and_(position, xid), commit_ts)
@@ -98,7 +98,7 @@ def first_difference(ours: pa.Table, theirs: pa.Table) -> str | None:
 
 
 def _between(table: pa.Table, first: str, last: str) -> pa.Table:
-    """The transactions after `first` and up to `last`, in the order of their positions."""
+    """Return the transactions after `first` and up to `last`, in the order of their positions."""
     position = table.column("position")
     return table.filter(pc.and_(pc.greater(position, first), pc.less_equal(position, last))).sort_by("position")
 
@@ -106,12 +106,12 @@ def _between(table: pa.Table, first: str, last: str) -> pa.Table:
 def _slot_transactions(
     connector: Connector, slot: Slot, publication: str, since: Lsn, position: Lsn, captured: Collection[int] | None
 ) -> pa.Table:
-    """What the slot sends up to a position, and perhaps a little more: `position`, `xid` and `commit_ts` of its
-    transactions, and whether one `counts`.
+    """Return the transactions that the slot sends up to a position, and perhaps a few more: `position`, `xid` and
+    `commit_ts`, and whether one `counts`.
 
-    Streamed and not acknowledged, so that no transaction is too large for it: SQL functions write what they return of a
-    slot into temporary files first. It takes as long as the server needs to read its log, beginning at the slot's
-    position.
+    They are streamed and not acknowledged, so that no transaction is too large for it: SQL functions first write the
+    changes of a slot into temporary files. It takes as long as the server needs to read its log, beginning at the
+    slot's position.
     """
     found = TransactionsOnly(captured)
     stream = PostgresStream(
@@ -137,8 +137,8 @@ def _slot_transactions(
 
 
 class TransactionsOnly:
-    """Implements `stream.MessageDecoder`: of each transaction with a row its id, its end and its time of commit, and
-    nothing of its rows."""
+    """Implements `stream.MessageDecoder`: of each transaction with a row it returns the id, the end and the time of
+    commit, and none of the rows."""
 
     def __init__(self, captured: Collection[int] | None) -> None:
         self._captured = None if captured is None else np.array(sorted(captured), np.int64)
@@ -175,7 +175,7 @@ class TransactionsOnly:
         return [Advanced(position_of(Lsn(int(ends[-1]))))] if len(commits) else []
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: no resource is held."""
 
     def table(self) -> pa.Table:
         ends, xids, times, counts = (
@@ -190,7 +190,7 @@ class TransactionsOnly:
         return pa.table({"position": positions(ends), "xid": xids, "commit_ts": commit_ts, "counts": counts})
 
     def _flags(self, frames: Frames) -> tuple[Bools, Bools]:
-        """Which messages are rows, and which of them are of a captured table."""
+        """Return which messages are rows, and which of them are of a captured table."""
         has_row = np.isin(frames.kind, _ROWS)
         if self._captured is None:
             return has_row, has_row

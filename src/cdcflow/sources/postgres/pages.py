@@ -1,4 +1,4 @@
-"""Where a chunk's rows are stored: pages of the files that a plan pins, divided among connections. Pure.
+"""The pages that hold a chunk's rows: pages of the files that a plan pins, divided among connections. Pure.
 
 A partitioned table is its leaves' pages one after another:
 
@@ -39,7 +39,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class PagePlan:
-    """What a table's backfill reads, pinned. Stored as JSON in the log with the backfill's progress."""
+    """The pinned plan of a table's backfill. Stored as JSON in the log with the backfill's progress."""
 
     root: int
     leaves: tuple[Leaf, ...]
@@ -53,7 +53,7 @@ class PagePlan:
         return json.dumps({"version": 1, "root": self.root, "leaves": leaves}, separators=(",", ":"))
 
     def with_leaves_of(self, found: PagePlan) -> PagePlan:
-        """This plan, followed by the leaves that only `found` has."""
+        """Return this plan, followed by the leaves that only `found` has."""
         known = {leaf.rel.oid for leaf in self.leaves}
         return plan_of_leaves(self.root, [*self.leaves, *(leaf for leaf in found.leaves if leaf.rel.oid not in known)])
 
@@ -64,7 +64,7 @@ class PagePlan:
         return plan_of_leaves(value["root"], leaves)
 
     def parts(self, begin: PageCursor, end: int) -> list[PageRange]:
-        """The ranges of pages from `begin` up to unit `end`."""
+        """Return the ranges of pages from `begin` up to unit `end`."""
         found = []
         for leaf in self.leaves:
             low, high = max(begin.unit, leaf.first), min(end, leaf.first + leaf.pages)
@@ -75,7 +75,7 @@ class PagePlan:
 
 
 def plan_of_leaves(root: int, leaves: Sequence[Leaf]) -> PagePlan:
-    """These leaves as a plan, each with its first unit."""
+    """Return these leaves as a plan, each with its first unit."""
     firsts = accumulate((leaf.pages for leaf in leaves), initial=0)
     return PagePlan(root, tuple(replace(leaf, first=first) for leaf, first in zip(leaves, firsts, strict=False)))
 
@@ -104,7 +104,7 @@ class PageCursor:
 
 @dataclass(frozen=True, slots=True)
 class PageRange:
-    """Pages [a, b) of one leaf, without the rows up to number `behind` of the first one."""
+    """Pages [a, b) of one leaf, without the rows of page `a` up to row number `behind`."""
 
     leaf: Leaf
     a: int
@@ -121,12 +121,12 @@ class PageRange:
 
     @property
     def condition(self) -> str:
-        """On a table `t`: makes the server read these pages and no others."""
+        """The SQL condition on a table `t` that makes the server read these pages and no others."""
         low = f"> '({self.a},{self.behind})'" if self.behind else f">= '({self.a},0)'"
         return f"t.ctid {low}::pg_catalog.tid AND t.ctid < '({self.b},0)'::pg_catalog.tid"
 
     def pieces(self) -> list[PageRange]:
-        """The same in ranges for one COPY each."""
+        """Split the range into ranges for one COPY each."""
         count = max(1, min(PIECES_MAX, (self.b - self.a) // PIECE_PAGES_MIN))
         ends = [self.a + (self.b - self.a) * i // count for i in range(count + 1)]
         return [PageRange(self.leaf, a, b, self.behind if a == self.a else 0) for a, b in pairwise(ends)]
@@ -134,7 +134,8 @@ class PageRange:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one connection reads of a chunk: these parts, up to unit `end`, or until they make `bytes_max` bytes."""
+    """The part of a chunk that one connection reads: these ranges, up to unit `end`, or until `bytes_max` bytes were
+    read."""
 
     parts: tuple[PageRange, ...]
     end: int
@@ -142,14 +143,14 @@ class Share:
 
 
 def plan_of(chunk: Chunk) -> tuple[PagePlan, PageCursor]:
-    """A range chunk's plan, with partitions that were added after its end, and where in it the chunk begins."""
+    """Return a range chunk's plan, with partitions that were added after its end, and where in it the chunk begins."""
     cursor = PageCursor.parse(chunk.after)
     return PagePlan.from_json(cursor.later or chunk.plan), cursor
 
 
 def shares_of(chunk: Chunk, at_once: int, bytes_max: int, pages_max: int | None = None) -> list[Share]:
-    """What a range chunk reads, dealt out to `at_once` connections at most. `pages_max`: no more than these are likely
-    to stay under `bytes_max`."""
+    """Divide a range chunk among at most `at_once` connections. `pages_max`: no more pages than this are likely to stay
+    under `bytes_max`."""
     plan, begin = plan_of(chunk)
     size = chunk.size if pages_max is None else min(chunk.size, pages_max)
     end = min(begin.unit + max(size, 1), plan.units)
@@ -161,7 +162,8 @@ def shares_of(chunk: Chunk, at_once: int, bytes_max: int, pages_max: int | None 
 
 
 def _shares(parts: Sequence[PageRange], at_once: int) -> list[list[PageRange]]:
-    """The parts, dealt out to as many of `at_once` connections as pay; at least one share, which may be empty."""
+    """Divide the parts among as many of `at_once` connections as are worth it; at least one share, which may be
+    empty."""
     pages = sum(p.b - p.a for p in parts)
     count = max(1, min(at_once, pages // PART_PAGES_MIN))
     shares: list[list[PageRange]] = [[]]

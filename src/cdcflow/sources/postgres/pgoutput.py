@@ -1,7 +1,7 @@
-"""pgoutput messages to transactions: what the server's walsender sends, in columns.
+"""Decodes pgoutput messages, which the server's walsender sends, to transactions in columns.
 
-A committed transaction arrives as one unbroken run, B (Begin) … C (Commit). With protocol 2 and up a large one
-may arrive before it is committed, in blocks, and blocks of several such transactions alternate:
+A committed transaction arrives as one unbroken run, B (Begin) … C (Commit). With protocol 2 and up a large one may
+arrive before it is committed, in blocks, and blocks of several such transactions alternate:
 
     B r r r C   B r C   S₇ r r E   B r C   S₉ r E   S₇ r A₇₋₈ r E   c₇        r: rows; A₇₋₈: sub-transaction 8 undone
     ── run ──────────   ─ spool ─  ─ run ─ ─ spool  ─── spool ───   transaction 7 is complete, without 8's rows
@@ -11,10 +11,10 @@ transactions are arrays alongside them. Only rare messages are read one by one: 
 Message, and the stream control messages. A transaction that is not complete yet is kept as bytes; past
 `spool_bytes_max` it goes into a spool, as streamed ones always do, so memory does not depend on its size.
 
-Schema: the server sends a Relation message before the first row of a shape. It applies to the messages after it.
-Inside a streamed transaction it applies to that transaction only: when that is rolled back, its shape must not stay in
-force (hard case P22). With every rollback the server forgets what it sent in the transaction and sends it again, and
-cdcflow forgets it too. With the commit it applies to all later messages, for the server as well.
+Schema: the server sends a Relation message before the first row of a shape. It applies to the messages after it. Inside
+a streamed transaction it applies to that transaction only: when that is rolled back, its shape must not stay in force
+(hard case P22). With every rollback the server forgets which shapes it sent in the transaction and sends them again,
+and cdcflow forgets them too. With the commit they apply to all later messages, for the server as well.
 
 The source of this: the server's `src/backend/replication/pgoutput/pgoutput.c` and `logical/proto.c`, and the chapter
 "Logical Replication Message Formats".
@@ -97,7 +97,7 @@ OnCommits = Callable[[Uint64s, Int64s], None]
 
 @dataclass(slots=True)
 class _Contents:
-    """What some frames hold: changes of each table in order, the shapes of relations, and the rare things."""
+    """The contents of some frames: changes of each table in order, the shapes of relations, and the rare messages."""
 
     shapes: NumberedTables[RelationShape]
     changes: list[ShapedRows] = field(default_factory=list)
@@ -170,23 +170,26 @@ class PgoutputDecoder:
 
     @property
     def idle(self) -> bool:
-        """No transaction is half here: neither an open one nor a streamed one."""
+        """Whether no transaction has arrived in part, neither an open one nor a streamed one."""
         return not (self._waiting or self._spooling or self._streamed)
 
     @property
     def gathering(self) -> bool:
-        """A large part of a transaction has arrived, but not its end: no event is returned before that."""
+        """Whether a large part of a transaction has arrived, but not its end, so that no event is returned
+        before that."""
         return self._waiting_bytes > GATHERING_BYTES_MIN or self._spooling is not None or self._block is not None
 
     def close(self) -> None:
-        """The connection is gone: what is half here is forgotten, spools included. The server sends it again."""
+        """Discard transactions that arrived in part, spools included: the connection is gone, and the server sends them
+        again."""
         for transaction in (*self._streamed.values(), *([self._spooling] if self._spooling else [])):
             transaction.discard()
         self._streamed, self._block, self._spooling = {}, None, None
         self._waiting, self._waiting_bytes = [], 0
 
     def decode(self, messages: Sequence[bytes] | Joined) -> list[StreamEvent]:
-        """What these messages, each one XLogData with its header, complete. Joined ones are not copied again.
+        """Return the events that these messages complete. Each is one XLogData with its header. Joined ones are not
+        copied again.
 
         Raises:
             SourceUnavailable: bytes that the protocol does not allow; nothing was lost, connect again.
@@ -201,8 +204,11 @@ class PgoutputDecoder:
         return [*filled, *events] if filled else events
 
     def take_filled(self) -> list[RowsFilled]:
-        """The tables to be read again that no call of `decode` has returned. If `decode` raises, the server sends their
-        messages again, but not everything that was known when they arrived is known then."""
+        """Return the tables to be read again that no call of `decode` has returned.
+
+        If `decode` raises, the server sends its messages again, but some facts that were known when they arrived are no
+        longer known then.
+        """
         filled, self._filled = self._filled, []
         return filled
 
@@ -236,7 +242,8 @@ class PgoutputDecoder:
     # ── transactions that come whole ────────────────────────────────────────────────────────────────────────
 
     def _plain(self, frames: Frames) -> list[StreamEvent]:
-        """Messages outside of stream blocks: what is complete is decoded, an open transaction at the end waits."""
+        """Decode the complete transactions among messages outside of stream blocks; an open transaction at the end
+        waits."""
         if self._spooling is None and not self._waiting and frames.kind[-1] == _COMMIT:
             return self._whole(frames)
         commits = np.flatnonzero(frames.kind == _COMMIT)
@@ -265,17 +272,17 @@ class PgoutputDecoder:
         return events + (self._wait(frames.part(whole, len(frames))) if whole < len(frames) else [])
 
     def _with_waiting(self, frames: Frames) -> Frames:
-        """The waiting messages and then these, in one piece. Afterwards no message waits."""
+        """Return the waiting messages followed by these, joined. Afterwards no message waits."""
         self._waiting.append((frames.raw(), frames.lengths))
         return self._together()
 
     def _together(self) -> Frames:
-        """The waiting messages, in one piece. Afterwards no message waits."""
+        """Return the waiting messages, joined. Afterwards no message waits."""
         pieces, self._waiting, self._waiting_bytes = self._waiting, [], 0
         return self._frames(join_messages([p for p, _ in pieces], np.concatenate([n for _, n in pieces])))
 
     def _wait(self, frames: Frames) -> list[StreamEvent]:
-        """Keep an open transaction's bytes; when they are too many, decode them into a spool."""
+        """Keep an open transaction's bytes; if they are too many, decode them into a spool."""
         if len(frames):
             self._waiting.append((frames.raw(), frames.lengths))
             self._waiting_bytes += len(self._waiting[-1][0])
@@ -287,7 +294,7 @@ class PgoutputDecoder:
         return self._spool(frames.part(1, len(frames)), self._spooling, streamed=False)
 
     def _whole(self, frames: Frames) -> list[StreamEvent]:
-        """Whole transactions, and the messages between them."""
+        """Decode whole transactions, and the messages between them."""
         found = self._compiled and self._compiled.transactions(frames.buffer.raw, frames.start, frames.end, frames.kind)
         begins, commits, xids, ends, clocks, inside = found or _transactions(frames)
         first = int(np.searchsorted(ends, self._skip_until, side="right"))  # those before are in the log already
@@ -312,7 +319,7 @@ class PgoutputDecoder:
         clocks: Int64s,
         first: int,
     ) -> list[StreamEvent]:
-        """Runs of whole transactions, split at cdcflow's marks. Transactions without rows are skipped."""
+        """Return runs of whole transactions, split at cdcflow's marks. Transactions without rows are skipped."""
         if self._compiled is not None:
             full, (xid, end, clock), row_ends = self._compiled.with_rows(commits, rows_before, (xids, ends, clocks))
             position = self._compiled.positions(end)
@@ -338,7 +345,7 @@ class PgoutputDecoder:
         return events
 
     def _origins(self, rows: _Contents, begins: Int64s, full: Int64s) -> pa.Array | None:
-        """Each transaction's origin; it does not apply to the next one (hard case P59)."""
+        """Return each transaction's origin; an origin does not apply to the next transaction (hard case P59)."""
         if not (rows.origins or rows.purges):
             return None
         purges = {mark.at: origin_name(mark.content) for mark in rows.purges}
@@ -385,7 +392,7 @@ class PgoutputDecoder:
         return out, *number_rows(out.changes, out.truncates, len(frames))
 
     def _singles(self, frames: Frames, first: int, shapes: Shapes, header: int) -> _Contents:
-        """What is read one by one."""
+        """Read the messages that are read one by one."""
         out = _Contents(NumberedTables(shapes))
         if not frames.seen & _SINGLE_SEEN:
             return out
@@ -424,7 +431,7 @@ class PgoutputDecoder:
         return out
 
     def _without_left_out(self, frames: Frames, header: int) -> Frames:
-        """The same without the rows of tables that are not captured."""
+        """Return the frames without the rows of tables that are not captured."""
         kind = frames.kind.copy()
         rows = np.flatnonzero(_ROWS[kind])
         oids = frames.buffer.uint32(frames.start[rows] + 1 + header)
@@ -432,9 +439,11 @@ class PgoutputDecoder:
         return replace(frames, kind=kind)
 
     def _without_bare(self, frames: Frames, header: int, out: _Contents) -> Frames:
-        """The same without the rows of tables without columns, which a log cannot store. `describe` refuses such a
-        table if it is captured; others arrive while the settings or the publication change. A table under a name that
-        is not captured is treated as one of them."""
+        """Return the frames without the rows of tables without columns, which a log cannot store.
+
+        `describe` refuses such a table if it is captured; others arrive while the settings or the publication change. A
+        table under a name that is not captured is treated as one of them.
+        """
         kind = frames.kind.copy()
         rows = np.flatnonzero(_ROWS[kind])
         oids = frames.buffer.uint32(frames.start[rows] + 1 + header)
@@ -524,7 +533,7 @@ class PgoutputDecoder:
         return described
 
     def _message(self, body: bytes, at: int, header: int, out: _Contents) -> None:
-        """A logical decoding message: a mark, a heartbeat, or another program's."""
+        """Read a logical decoding message: a mark, a heartbeat, or another program's."""
         if len(body) < 10 + header:
             raise protocol_error("a logical message that ends early")
         transactional, lsn = struct.unpack_from(">BQ", body, 1 + header)
@@ -576,8 +585,10 @@ class PgoutputDecoder:
         return self._commit_spooled(transaction, begin, end, clock + EPOCH_US)
 
     def _stream_aborted(self, body: bytes) -> list[StreamEvent]:
-        """A transaction or one of its sub-transactions was rolled back (with its position and time if parallel
-        streaming was requested of the server)."""
+        """Handle the rollback of a streamed transaction or of one of its sub-transactions.
+
+        The message has the rollback's position and time if parallel streaming was requested of the server.
+        """
         if len(body) not in (9, 25):
             raise protocol_error("a Stream Abort of a wrong length")
         xid, subxid = struct.unpack_from(">II", body, 1)
@@ -624,8 +635,11 @@ class PgoutputDecoder:
         return self._commit_spooled(transaction, begin, end, clock + EPOCH_US)
 
     def _commit_spooled(self, transaction: PendingTransaction, begin: int, end: int, clock: int) -> list[StreamEvent]:
-        """A large transaction is complete: return its header, and its rows without those rolled back. Its commit record
-        is between `begin` and `end`."""
+        """Return the events of a large transaction that is complete: its header, and its rows without those rolled
+        back.
+
+        Its commit record is between `begin` and `end`.
+        """
         if end <= self._skip_until:
             transaction.discard()
             return []
@@ -642,14 +656,14 @@ class PgoutputDecoder:
 
 
 def _messages(rows: _Contents) -> Int64s:
-    """The numbers of all messages that must be inside a transaction."""
+    """Return the numbers of all messages that must be inside a transaction."""
     found = [c.message for c in rows.changes]
     rare = [at for at, _ in rows.truncates] + [m.at for m in (*rows.marks, *rows.purges)] + list(rows.origins)
     return np.concatenate([*found, np.array(rare, np.int64)])
 
 
 def origin_name(content: bytes) -> str:
-    """The origin that a purge mark gives its transaction."""
+    """Return the origin that a purge mark gives its transaction."""
     return content[:ORIGIN_BYTES_MAX].decode(errors="replace") or NO_NAME
 
 
@@ -658,7 +672,8 @@ def _order(part: tuple[int, int, Layout, Int64s, pa.RecordBatch]) -> tuple[int, 
 
 
 def _transactions(frames: Frames) -> tuple[Int64s, Int64s, Uint64s, Int64s, Int64s, bool]:
-    """Numbers of Begins and of Commits, xids, end positions, clocks as sent; False: rows may be outside of them."""
+    """Return the numbers of Begins and of Commits, xids, end positions, clocks as sent, and False: rows may be outside
+    of the transactions."""
     begins, commits = np.flatnonzero(frames.kind == _BEGIN), np.flatnonzero(frames.kind == _COMMIT)
     if len(begins) != len(commits) or (begins > commits).any() or (begins[1:] < commits[:-1]).any():
         raise InvariantViolated("pgoutput Begin and Commit do not alternate", runbook="stream-not-understood")

@@ -1,4 +1,4 @@
-"""Which service runs a PostgreSQL server, and what to do there instead of ALTER SYSTEM and ALTER ROLE.
+"""Recognizes the service that runs a PostgreSQL server, and has its replacements for ALTER SYSTEM and ALTER ROLE.
 
 A managed service grants no superuser, so the statements for a self-managed server are refused. Each service is
 recognised by a setting that only its servers have; roles alone do not count, because a dump brings them to other
@@ -43,13 +43,13 @@ class Platform:
         return run("ALTER SYSTEM SET wal_level = logical", then="restart the server")
 
     def replication_remedy(self, role: str) -> Remedy:
-        """What lets a role replicate."""
+        """Return the remedy that lets a role replicate."""
         if self.grant:
             return run(f"GRANT {self.grant} TO {quote_name(role)}")
         return run(f"ALTER ROLE {quote_name(role)} REPLICATION")
 
     def setting_remedy(self, name: str, value: str, *, restart: bool = False, note: str = "") -> Remedy:
-        """What changes one of the server's settings."""
+        """Return the remedy that changes one of the server's settings."""
         if self.is_managed:
             then = ", and restart the server" if restart else ""
             return Remedy(f"set {name} = {value} {self.where}{then}" + (f" ({note})" if note else ""))
@@ -111,7 +111,7 @@ _AURORA = "SELECT EXISTS (SELECT FROM pg_catalog.pg_proc WHERE proname = 'aurora
 
 
 def platform_of(connection: Connection) -> Platform:
-    """The service that runs this server; `OWN` where no sign of one is found."""
+    """Return the service that runs this server; `OWN` if it shows no sign of one."""
     for platform in SERVICES:
         if platform is AURORA:
             row = connection.execute(_AURORA).fetchone()

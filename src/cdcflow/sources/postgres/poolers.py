@@ -1,7 +1,8 @@
-"""Connection poolers in front of a server: the name of a pooler, and which address is the server itself. Pure.
+"""Connection poolers that may answer instead of a server: the pooler's name, and the server's own address. Pure.
 
 A pooler shares sessions among clients, and does not pass the replication protocol on. Only its refusals reveal that it
-exists, and the host's name which one it is. The Auth Proxy of Cloud SQL and AlloyDB is no pooler: it passes on bytes.
+exists, and only the host's name reveals which one it is. The Auth Proxy of Cloud SQL and AlloyDB is no pooler: it
+passes on bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _KNOWN = (
 
 
 def pooler_of(host: str, port: str) -> tuple[str, str]:
-    """What the pooler at this address is called, and what to set instead."""
+    """Return the name of the pooler at this address, and what to set instead."""
     for part, end, name, direct in _KNOWN:
         if part in host and host.endswith(end):
             return name, direct

@@ -39,8 +39,9 @@ NEW_TABLE_WAIT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class PositionAtServer:
-    """Where to start, and what to store of it. `joining`: the selected tables that are not captured yet, because
-    transactions still run that began before they were published, each with the id below which these are."""
+    """The position to start at, and the state to store with it. `joining`: the selected tables that are not captured
+    yet, because transactions still run that began before the tables were published, each with the id below which these
+    transactions are."""
 
     position: Lsn
     state: PostgresState
@@ -55,8 +56,8 @@ class Preparation:
     `position` and `before` are those of the log's checkpoint, `selected` the tables to capture. Older transactions may
     take `creation_wait_s` to end before a slot is created, and `older_wait_s` before one is adopted. A new table is
     left for later while they run: the others must not wait for a transaction that takes hours. `is_renamed`: a captured
-    table no longer exists, or has another name. `releases`: the slot may have been released to keep a budget, and the
-    capture continues at a new position then. `is_standby`: the server's primary has the publication.
+    table no longer exists, or has another name. `releases`: the slot may have been released to keep a budget, and then
+    the capture continues at a new position. `is_standby`: the server is a standby, whose primary has the publication.
     """
 
     connector: Connector
@@ -76,8 +77,9 @@ class Preparation:
     def prepare(
         self, transactions_back: TransactionsBack | None, *, loss_accepted: bool, replaced: bool = False
     ) -> PositionAtServer:
-        """Where to start. With `loss_accepted` always one at a new position; `replaced`: in another
-        database, which has taken the place of the log's. At a new position, too, after a release of the slot.
+        """Return the position to start at. It is a new one with `loss_accepted`, and after a release of the slot.
+
+        `replaced`: this is another database, which has taken the place of the log's.
 
         Raises:
             HistoryLost, ConfigurationError: see `cdcflow.ports.Source.prepare`.
@@ -96,7 +98,7 @@ class Preparation:
         return position_to_begin(again, self._at_new_position, is_loss_accepted=loss_accepted)
 
     def move(self, route: Route, transactions_back: TransactionsBack | None) -> PositionAtServer:
-        """Where the log continues on a route that was found for it.
+        """Return where the log continues on a route that was found for it.
 
         Raises:
             ConfigurationError: it cannot; the server was restored from a copy and has diverged.
@@ -120,8 +122,8 @@ class Preparation:
             raise lagging(error) from None
 
     def _after_upgrade(self, before: PostgresState, carried: Lsn) -> PositionAtServer:
-        """The position of a slot that pg_upgrade carried over. Tables that were added since the last start are left to
-        the next one."""
+        """Return the position of a slot that pg_upgrade carried over. The next start captures tables that were added
+        since the last one."""
         known = captured_names(before)
         added = [t.rel.id for t in self.selected.tables if t.rel.oid not in known]
         made = replace(self, selected=self.selected.without(added))
@@ -144,7 +146,7 @@ class Preparation:
         return PositionAtServer(position, self._state(position, state))
 
     def _at_new_position(self) -> PositionAtServer:
-        """A new position, because an operator accepted the loss."""
+        """Return a new position, because an operator accepted the loss."""
         state = self._ensure_publication()
         found = slot.read(self.connection, self.names.slot)
         if found is not None:
@@ -157,8 +159,10 @@ class Preparation:
         return PositionAtServer(position, made, history=SourceHistory.LOST)
 
     def _release_note(self, before: PostgresState) -> ReleaseNote | None:
-        """The note of a release that no start has used yet. A slot that the server has invalidated itself, because it
-        kept too much log, is noted as released now."""
+        """Return the note of a release that no start has used yet.
+
+        If the server has invalidated the slot itself, because it kept too much log, note it as released now.
+        """
         name = self.names.slot
         found = slot_release.find(self.connection, name)
         if found is not None and found.id == before.release:
@@ -172,8 +176,11 @@ class Preparation:
         return found
 
     def _after_release(self, note: ReleaseNote) -> PositionAtServer:
-        """A new position, because the slot was released. What a killed process left is finished first: the release, or
-        the start after it, whose slot no checkpoint has."""
+        """Return a new position, because the slot was released.
+
+        First finish what a killed process left unfinished: the release, or the start after it, whose slot no checkpoint
+        has.
+        """
         slot_release.finish(self.connection, self.names.slot)
         _log.warning("slot released", slot=self.names.slot, why=note.why, by=note.noted_by)
         return replace(self._at_new_position(), history=SourceHistory.RELEASED)
@@ -213,8 +220,10 @@ class Preparation:
     def _joining(
         self, before: PostgresState, new: Sequence[publication.PublishedTable]
     ) -> dict[publication.PublishedTable, int]:
-        """Those of these entries that transactions may have rows for which are not decoded, each with the id below
-        which such transactions are."""
+        """Return the entries for which running transactions may have rows that are not decoded.
+
+        Each has the id below which such transactions are.
+        """
         if not new:
             return {}
         now = publication.next_transaction(self.connection)
@@ -237,8 +246,10 @@ class Preparation:
         return slot.create(self.connector, self.names.slot, failover=self.failover, timeout_s=self.creation_wait_s)
 
     def _adopt_slot(self, found: slot.Slot) -> Lsn:
-        """Adopt a slot that an operator created for cdcflow, at a position after the publication: the log is empty, and
-        the backfill reads the earlier rows."""
+        """Adopt a slot that an operator created for cdcflow, at a position after the publication.
+
+        The log is empty, and the backfill reads the earlier rows.
+        """
         if found.is_lost or found.confirmed is None:
             raise ConfigurationError(
                 f"slot {found.name} has no position to begin at (wal_status {found.wal_status})",
@@ -261,7 +272,8 @@ class Preparation:
         return max(Lsn.parse(reached), found.confirmed)
 
     def _state(self, position: Lsn, found: publication.Publication, began: Lsn | None = None) -> PostgresState:
-        """What to store of this system. `began`: where the change log began in the server's log (None: here)."""
+        """Return the state of this system to store. `began`: where the change log began in the server's log (None:
+        here)."""
         made = PostgresState(
             system_id=self.system.system_id,
             timeline=self.system.timeline,

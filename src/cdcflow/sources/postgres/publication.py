@@ -105,10 +105,10 @@ class Publication:
     """A publication in its current state. `wrong`: settings with which it does not publish what cdcflow needs, each
     with the value that fixes it.
 
-    `written` is the transaction that wrote its row. `schemas`: those that it has as a whole, each with its oid, and
-    number and transaction of its entry. `members`: the tables in them by oid, each with the transaction that moved it
-    there. `excepted`: the tables in its list of exceptions (PostgreSQL 19, FOR ALL TABLES EXCEPT), by oid; None: this
-    server has no such list. `all_sequences`: it has those, too, which cdcflow does not capture.
+    `written` is the transaction that wrote its row. `schemas`: the schemas that it has as a whole, each with its oid,
+    and number and transaction of its entry. `members`: the tables in them by oid, each with the transaction that moved
+    it there. `excepted`: the tables in its list of exceptions (PostgreSQL 19, FOR ALL TABLES EXCEPT), by oid; None:
+    this server has no such list. `all_sequences`: it also publishes all sequences, which cdcflow does not capture.
     """
 
     name: str
@@ -128,7 +128,8 @@ class Publication:
         return self.all_tables or bool(self.schemas)
 
     def fingerprint(self, tables: Sequence[CatalogTable]) -> str:
-        """The numbers of the publication and of its entries for these tables or their schemas, and who wrote them."""
+        """Return the numbers of the publication and of its entries for these tables or their schemas, and the
+        transactions that wrote them."""
         entries = {
             json.dumps([t.rel.id.schema, t.rel.id.name]): [t.rel.oid, entry.number, entry.written]
             for t in tables
@@ -193,10 +194,10 @@ def read(connection: Connection, name: str) -> Publication | None:
 
 
 def check_unbroken(found: Publication | None, name: str, before: str, exists: Exists) -> None:
-    """That this publication has carried the tables of `before` (a fingerprint) all the time since.
+    """Check that this publication has carried the tables of `before` (a fingerprint) all the time since.
 
-    A dropped table or schema has no entry and lost nothing. What a fingerprint of an earlier version does not hold is
-    not compared.
+    A dropped table or schema has no entry and lost nothing. Facts that a fingerprint of an earlier version does not
+    hold are not compared.
 
     Raises:
         HistoryLost: it was gone or altered, or a table was out of it, and changes went by unseen.
@@ -262,8 +263,8 @@ def check_unbroken(found: Publication | None, name: str, before: str, exists: Ex
 
 
 def uncovered_tables(connection: Connection, name: str, captured: Mapping[TableId, int]) -> dict[TableId, str]:
-    """Why changes of captured tables (each with its oid) may not be in the stream of this publication in its current
-    state."""
+    """Return why changes of captured tables (each with its oid) may not be in the stream of this publication in its
+    current state."""
     found = read(connection, name)
     if found is None:
         return dict.fromkeys(captured, f"publication {name} is gone")
@@ -284,20 +285,22 @@ def uncovered_tables(connection: Connection, name: str, captured: Mapping[TableI
 
 
 def locked_tables(connection: Connection, name: str, tables: Sequence[CatalogTable]) -> dict[TableId, str]:
-    """Of these tables those that cannot be added to the publication now, with who holds their locks."""
+    """Return those of these tables that cannot be added to the publication now, each with the sessions that hold its
+    locks."""
     wanted = _tables_to_add(read(connection, name), tables)
     return {wanted[oid].id: who for oid, who in _holders(connection, wanted).items()}
 
 
 def unpublished_tables(connection: Connection, name: str, tables: Sequence[CatalogTable]) -> dict[TableId, str]:
-    """Of these tables those that the publication of a standby's primary does not have, with the statement for it."""
+    """Return those of these tables that the publication of a standby's primary lacks, each with the statement that adds
+    it."""
     statement = f"ALTER PUBLICATION {quote_name(name)} ADD"
     wanted = _tables_to_add(read(connection, name), tables)
     return {t.rel.id: f"{statement} {_table_list([t])}" for t in tables if t.rel.oid in wanted}
 
 
 def _tables_to_add(found: Publication | None, tables: Sequence[CatalogTable]) -> dict[int, Relid]:
-    """The tables that would have to be added to a publication, by oid."""
+    """Return the tables that would have to be added to a publication, by oid."""
     if found is not None and found.broad:
         return {}
     return {t.rel.oid: t.rel for t in tables if found is None or t.rel.oid not in found.entries}
@@ -363,7 +366,7 @@ def ensure(
 
 
 def creation(version: int, name: str, tables: Sequence[CatalogTable]) -> str:
-    """The SQL that makes the publication."""
+    """Return the SQL that creates the publication."""
     listed = f" FOR {_table_list(tables)}" if tables else ""
     options = ["publish = 'insert, update, delete, truncate'", "publish_via_partition_root = true"]
     if version >= 180000:
@@ -372,19 +375,19 @@ def creation(version: int, name: str, tables: Sequence[CatalogTable]) -> str:
 
 
 def newcomers(before: str, found: Publication, tables: Sequence[CatalogTable]) -> list[PublishedTable]:
-    """The entries of these tables that `before` (a fingerprint) did not know, or not under this number."""
+    """Return the entries of these tables that `before` (a fingerprint) did not know, or not under this number."""
     known = {tuple(entry[:2]) for entry in json.loads(before)["tables"].values()}
     entries = (found.entries.get(t.rel.oid) for t in tables)
     return [entry for entry in entries if entry is not None and (entry.table_oid, entry.number) not in known]
 
 
 def next_transaction(connection: Connection) -> int:
-    """Every transaction that has an id now has one below this."""
+    """Return an id above those of all transactions that have an id now."""
     return _number(connection, "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text")
 
 
 def oldest_transaction(connection: Connection) -> int:
-    """Every transaction with an id below this has ended."""
+    """Return an id below which every transaction has ended."""
     return _number(connection, "SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text")
 
 
@@ -411,7 +414,7 @@ def wait_for_older(connection: Connection, timeout_s: float, what: str) -> None:
 
 
 def blocker(connection: Connection) -> str:
-    """Who holds things up: the oldest transaction with an id, as far as we may see it."""
+    """Describe the oldest transaction with an id, which others wait for, as far as this user may see it."""
     row = connection.execute(
         """
         SELECT 'pid ' || pid || ' of ' || coalesce(usename::text, '?') || ', for '
@@ -462,7 +465,7 @@ def _check_covered(connection: Connection, found: Publication, tables: Sequence[
 
 
 def _covers(connection: Connection, found: Publication) -> Callable[[int, TableId], bool]:
-    """Whether the publication has a table of this number and name."""
+    """Return a function that tests whether the publication has a table of this oid and name."""
     if found.all_tables and connection.info.server_version >= 190000:  # EXCEPT
         names = {(row[0], row[1]) for row in connection.execute(_COVERED, (found.name,))}
         return lambda oid, table: (table.schema, table.name) in names
@@ -471,7 +474,7 @@ def _covers(connection: Connection, found: Publication) -> Callable[[int, TableI
 
 
 def _all_tables_but_for_others(found: Publication, tables: Sequence[CatalogTable]) -> str:
-    """The statement that takes these tables out of the publication's list of excepted ones."""
+    """Return the statement that takes these tables out of the publication's list of exceptions."""
     captured = {t.rel.oid for t in tables}
     others = [quote_name(t.schema, t.name) for oid, t in (found.excepted or {}).items() if oid not in captured]
     left_out = f" EXCEPT (TABLE {', TABLE '.join(others)})" if others else ""
@@ -485,7 +488,7 @@ def _table_list(tables: Sequence[CatalogTable]) -> str:
 
 
 def remove(connection: Connection, name: str, ours: str) -> Dropped:
-    """Drop the publication if it is the one that cdcflow made for a log, which is then called `ours`."""
+    """Drop the publication if it is the one that cdcflow created for a log. `ours`: the name that it has then."""
     subject, sql = f"publication {name}", f"DROP PUBLICATION {quote_name(name)};"
     if connection.execute("SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", (name,)).fetchone() is None:
         return Dropped(subject, "absent")

@@ -11,7 +11,8 @@ def is_standby(connection: Connection) -> bool:
 
 
 def end_of_log(at_primary: str) -> str:
-    """SQL for the end of the log: what a standby has replayed, or what this function of a primary returns."""
+    """Return the SQL for the end of the log: the end that a standby has replayed, or, at a primary, the result of this
+    function."""
     return (
         "(CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() "
         f"ELSE pg_catalog.{at_primary}() END)"
@@ -26,5 +27,5 @@ RECEIVED_END = (
 
 
 def log_end(connection: Connection) -> Lsn:
-    """A position in the server's log after everything that is visible now."""
+    """Return a position in the server's log after everything that is visible now."""
     return Lsn.parse(query_row(connection, f"SELECT {end_of_log('pg_current_wal_insert_lsn')}::text")[0])

@@ -1,4 +1,4 @@
-"""What a snapshot on a standby sees, as bounds in the log that the standby replays. Pure.
+"""Visibility on a standby: what a snapshot sees, as bounds in the log that the standby replays. Pure.
 
 A standby's `pg_current_snapshot()` does not list the transactions that still run at the primary (hard case W06), so ids
 prove nothing. But one process replays the log record by record, so commits become visible in the order of the log, and
@@ -13,8 +13,9 @@ a snapshot is a place in it:
 
 One record more, because a commit is visible shortly before the server counts its record as replayed
 (`xact_redo_commit`, then `ApplyWalRecord`). Only if the standby had received nothing after the replayed end, and
-receives its log from a server, was no record in replay. A commit is delivered only after it was replayed, so what the
-stream has delivered is visible; but a pool may have connections to several standbys, so this is checked as well.
+receives its log from a server, was no record in replay. A commit is delivered only after it was replayed, so
+transactions that the stream has delivered are visible; but a pool may have connections to several standbys, so this is
+checked as well.
 
 The stream's ids have no place in the log. `DeliveredCommits` remembers it for as long as a fence may need it.
 """
@@ -57,9 +58,9 @@ class ReplayVisibility:
 
 
 class DeliveredCommits(FencesInUse[ReplayVisibility]):
-    """Where the commit record of each delivered transaction begins, while a fence may need it. Thread-safe.
+    """Remembers where the commit record of each delivered transaction begins, while a fence may need it. Thread-safe.
 
-    `position`: where the stream began; what ends before it is not remembered.
+    `position`: where the stream began; a transaction that ends before it is not remembered.
     """
 
     def __init__(self, position: Lsn) -> None:
@@ -71,7 +72,7 @@ class DeliveredCommits(FencesInUse[ReplayVisibility]):
         return sum(len(xids) for xids, _ in self._parts)
 
     def add(self, xids: Uint64s, begins: Int64s) -> None:
-        """Transactions were delivered, in the order of the log."""
+        """Remember transactions that were delivered, in the order of the log."""
         if len(xids):
             with self._lock:
                 self._parts.append((xids, begins))
@@ -84,7 +85,7 @@ class DeliveredCommits(FencesInUse[ReplayVisibility]):
             return Lsn(max(self._forgotten, last + 1))
 
     def fence(self, bound: Lsn) -> ReplayVisibility:
-        """A fence at a bound that was read within a `look`.
+        """Return a fence at a bound that was read within a `look`.
 
         Raises:
             SourceUnavailable: the server has replayed less than what was delivered and is not remembered.
@@ -95,7 +96,7 @@ class DeliveredCommits(FencesInUse[ReplayVisibility]):
             return self._use(ReplayVisibility(bound, self))
 
     def since(self, bound: Lsn, xids: Uint64s) -> Uint64s:
-        """Those of these transactions whose commit begins at this bound or later."""
+        """Return those of these transactions whose commit begins at this bound or later."""
         late: list[Uint64s] = []
         with self._lock:
             for known, begins in reversed(self._parts):
@@ -112,7 +113,7 @@ class DeliveredCommits(FencesInUse[ReplayVisibility]):
 
 
 def not_replayed(replayed: Lsn, needed: Lsn) -> SourceUnavailable:
-    """The error for a standby that shows an earlier state than the one that the change log has."""
+    """Return the error for a standby that shows an earlier state than the one that the change log has."""
     return SourceUnavailable(
         f"the standby has replayed its log up to {replayed}, and the change log has it up to {needed}",
         remedy="nothing: cdcflow waits until the standby has replayed it. If it does not get there, look for "
@@ -122,8 +123,11 @@ def not_replayed(replayed: Lsn, needed: Lsn) -> SourceUnavailable:
 
 
 def unseen_from(replayed: Lsn, received: Lsn | None, *, is_receiving: bool) -> Lsn:
-    """Where commits begin that a snapshot certainly does not see. `replayed` was read after the snapshot, `received`
-    after that (None: unknown), and `is_receiving` at last: whether the standby receives its log from a server."""
+    """Return the position since which commits are certainly not visible to a snapshot.
+
+    `replayed` was read after the snapshot, `received` after that (None: unknown), and `is_receiving` last: whether the
+    standby receives its log from a server.
+    """
     if is_receiving and received is not None and received <= replayed:
         return replayed
     header = 0 if replayed.value % PAGE_BYTES_MIN else PAGE_HEADER_BYTES_MAX

@@ -28,7 +28,7 @@ from cdcflow.sources.postgres.replay_fences import DeliveredCommits
 
 @dataclass(frozen=True, slots=True)
 class ExpectedMark:
-    """What to report at a bound: a mark, or (`token` None) that the primary had committed something at `commit_ts`
+    """An event to report at a bound: a mark, or (`token` None) that the primary had committed something at `commit_ts`
     (µs since 1970)."""
 
     bound: Lsn
@@ -56,22 +56,22 @@ class ExpectedMarks:
             self._marks.append(ExpectedMark(replayed, None, commit_ts))
 
     def look_beyond(self, unseen: Lsn) -> None:
-        """A chunk's snapshot may see commits that begin before this: later marks are after them."""
+        """Place later marks after `unseen`: a chunk's snapshot may see commits that begin before it."""
         with self._lock:
             self._beyond = max(self._beyond, unseen)
 
     def fail(self, error: CdcflowError) -> None:
-        """The server is no longer a standby: the stream ends with this error."""
+        """Have the stream end with this error, because the server is no longer a standby."""
         with self._lock:
             self._failure = self._failure or error
 
     def check(self) -> None:
-        """Raise what `fail` was called with."""
+        """Raise the error that `fail` was called with, if it was."""
         if self._failure is not None:
             raise self._failure
 
     def next_bound(self) -> Lsn | None:
-        """The lowest bound of a mark; None without marks."""
+        """Return the lowest bound of a mark; None without marks."""
         with self._lock:
             return min((mark.bound for mark in self._marks), default=None)
 
@@ -95,17 +95,21 @@ class PlacedMarks:
         self._recent: list[Int64s] = []
 
     def add(self, xids: Uint64s, begins: Int64s) -> None:
-        """Transactions were decoded, in the order of the log; their events follow at the next call of `place`."""
+        """Note transactions that were decoded, in the order of the log; their events follow at the next call of
+        `place`."""
         self._commits.add(xids, begins)
         self._recent.append(begins)
 
     def restart(self) -> None:
-        """The stream begins again at what was delivered: events that `place` was not called with are not used."""
+        """Discard transactions whose events `place` was not called with: the stream begins again after the delivered
+        ones."""
         self._recent, self._passed = [], self._reached
 
     def place(self, events: Sequence[StreamEvent], passed: Lsn) -> list[StreamEvent]:
-        """These events, with the marks that are due. `passed`: the server has sent each commit that ends there or
-        earlier, and they are among these and earlier events.
+        """Return these events, with the marks that are due.
+
+        `passed`: the server has sent each commit that ends there or earlier, and they are among these and earlier
+        events.
 
         Raises:
             SourceUnavailable: the server is no longer a standby.
@@ -127,7 +131,7 @@ class PlacedMarks:
         return placed + self._due(self._passed)
 
     def _split(self, event: Committed, begins: Int64s) -> list[StreamEvent]:
-        """The transactions of an event, with the marks that come before the last one."""
+        """Split the transactions of an event at the marks that come before the last one, and return both in order."""
         placed: list[StreamEvent] = []
         rest = event.run
         while (bound := self._expected.next_bound()) is not None and bound.value <= begins[-1]:

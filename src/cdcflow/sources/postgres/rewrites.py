@@ -1,15 +1,15 @@
-"""Whether rows that were read have different values now, without any record of it in the server's log.
+"""Detects whether rows that were read have different values now, without any record of it in the server's log.
 
 A statement that rewrites a table (ADD COLUMN … DEFAULT random(), a serial or stored generated column, ALTER TYPE …
-USING) gives every row a new value and publishes nothing. A few more change what rows show without even touching them
-(a label of an enum is renamed). So a table's *row version* is taken from the catalog before a backfill pins what it
-reads, is stored with the backfill's progress, and is compared later:
+USING) gives every row a new value and publishes nothing. A few more statements change the values that rows show without
+even touching them (a label of an enum is renamed). So a table's *row version* is taken from the catalog before a
+backfill pins what it reads, is stored with the backfill's progress, and is compared later:
 
     plan ── version 1 ── rows are read ──▶ done        ALTER TABLE        version 2 ── changed: plan, read again
                          stored with each cut                             (at the next row, poll, or start)
 
-What a version holds, and which difference means that rows have changed: docs/decisions/0030. For why a version must
-also be known before a generation begins, see `cdcflow.capture.interleave.machine`.
+docs/decisions/0030 lists the contents of a version, and which difference means that rows have changed. For why a
+version must also be known before a generation begins, see `cdcflow.capture.interleave.machine`.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ WAS_MAX = 4
 
 @dataclass(frozen=True, slots=True)
 class PrimaryKey:
-    """A primary key that is unique at all times (not deferrable): its constraint's number, its index's file (0: it has
-    none itself), and the numbers of its columns. `NO_KEY`: the table had none."""
+    """A primary key that is unique at all times (not deferrable): its constraint's number, its index's file (0: the
+    table has none itself), and the numbers of its columns. `NO_KEY`: the table had none."""
 
     constraint: int
     file: int
@@ -139,7 +139,8 @@ NO_KEY = PrimaryKey(0, 0, ())
 
 @dataclass(frozen=True, slots=True)
 class CatalogVersion:
-    """What the values of a table's rows depend on (see the top of this module). `oid` is the table's own.
+    """The facts in the catalog that the values of a table's rows depend on (see the top of this module). `oid` is the
+    table's own.
 
     `files` has (relfilenode, digest of columns) by oid. `columns` has a word for each column number, starting at 1,
     empty if the column is dropped. `types` has words by type; words may be added. `attached` are the partitions that
@@ -163,7 +164,7 @@ class CatalogVersion:
     untold: bool = False
 
     def after(self, before: CatalogVersion) -> CatalogVersion:
-        """This version, with what it must remember of one before it."""
+        """Return this version, with the facts that it must keep from one before it."""
         gone = any(then and not now for now, then in zip(self.columns, before.columns, strict=False))
         keys = (*before.keys_were, before.key) if before.key is not None and self.has_other_key(before) else ()
         return replace(
@@ -174,7 +175,7 @@ class CatalogVersion:
         )
 
     def has_other_key(self, before: CatalogVersion) -> bool:
-        """Whether the key is not the one of `before`, or was gone for a moment since."""
+        """Whether the key is not the one of `before`, or did not exist for a moment since."""
         return self.key is not None and before.key is not None and not before.key.is_still(self.key)
 
     def changed_since(self, before: CatalogVersion) -> bool:
@@ -227,7 +228,7 @@ class CatalogVersion:
 
 
 def versions(connection: Connection, oids: Collection[int]) -> dict[int, CatalogVersion]:
-    """The tables in their current state, by oid. Those that no longer exist are skipped."""
+    """Return the versions of tables in their current state, by oid. Tables that no longer exist are skipped."""
     wanted = (sorted(oids),)
     files: dict[int, dict[int, tuple[int, str]]] = {}
     attached: dict[int, set[int]] = {}
@@ -271,8 +272,8 @@ def versions(connection: Connection, oids: Collection[int]) -> dict[int, Catalog
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the stream compares a table's rows with: the version (as text) that generation `generation` reads them at,
-    with what was observed since."""
+    """The version that the stream compares a table's rows with: the one (as text) that generation `generation` reads
+    them at, with what was observed since."""
 
     table: TableId
     generation: int
@@ -283,8 +284,8 @@ class RowVersions:
     """Takes versions when tables are planned, and compares with them when there is a reason. Thread-safe.
 
     Three threads meet here: one plans, one polls the catalog, and one reads the stream. The stream's version of a table
-    is replaced by the plan of a later generation, and by a poll only if the poll began with that same version: a poll
-    that was slow knows less. Otherwise the stream would take a message for one from after the change.
+    is replaced by the plan of a later generation, and by a poll only if the poll began with that same version: a slow
+    poll knows less. Otherwise the stream would take a message for one from after the change.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -308,8 +309,10 @@ class RowVersions:
         return None if known is None else CatalogVersion.from_json(known.text)
 
     def take(self, connection: Connection, rel: Relid, generation: int) -> str | None:
-        """The version of a table that is about to be planned; None when it is gone. `generation` 0: its rows stay those
-        of the generation that has read them."""
+        """Return the version of a table that is about to be planned; None if it no longer exists.
+
+        `generation` 0: its rows stay those of the generation that has read them.
+        """
         found = versions(connection, [rel.oid]).get(rel.oid)
         text = None if found is None else found.to_json()
         with self._lock:
@@ -319,7 +322,7 @@ class RowVersions:
         return text
 
     def compare(self, known: Mapping[TableId, KnownRows]) -> RowsCompared:
-        """See `cdcflow.ports.Source.compare_rows`."""
+        """Compare the tables' current row versions. See `cdcflow.ports.Source.compare_rows`."""
         before = {table: _read(rows.version) for table, rows in known.items()}
 
         def ask(connection: Connection) -> dict[TableId, CatalogVersion]:
@@ -353,8 +356,8 @@ class RowVersions:
         return known is None or known.generation < polled.generation or known.text == polled.version
 
     def changed_version(self, oid: int, partition: int) -> RowVersion | None:
-        """The version of a table that the stream has just described, if its rows must be read again (returned once), or
-        if it has other partitions or columns.
+        """Return the version of a table that the stream has just described, if its rows must be read again (returned
+        once), or if it has other partitions or columns; otherwise None.
 
         `partition` is one that the table has according to the stream (0 if it reported none). A partition that was
         added and removed left rows in the log, but is in no catalog.
@@ -398,7 +401,7 @@ Changed = Callable[[int, int], RowVersion | None]
 
 
 def _read(text: str | None) -> CatalogVersion | None:
-    """A stored version; None if a newer cdcflow wrote it: the version is then taken again."""
+    """Return a stored version; None if a newer cdcflow wrote it: the version is then taken again."""
     return CatalogVersion.from_json(text) if text and json.loads(text)["version"] == FORMAT else None
 
 

@@ -1,4 +1,4 @@
-"""A few rows of a table as one digest: the first and the last by key, in their currently committed state."""
+"""A digest of a few rows of a table: the first and the last by key, in their currently committed state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUP BY c.relkind
 
 
 def sample(connection: Connection, table: TableId, key: Sequence[str]) -> Sample | None:
-    """None: the table is gone."""
+    """Return the digest of a few rows; None if the table no longer exists."""
     name = quote_name(table.schema, table.name)
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     try:

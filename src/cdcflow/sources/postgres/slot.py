@@ -63,12 +63,12 @@ class Slot:
 
     @property
     def is_discarded(self) -> bool:
-        """The server invalidated it because it kept too much log, or for too long."""
+        """Whether the server invalidated the slot because it kept too much log, or for too long."""
         reasons = (None, "wal_removed", "idle_timeout")
         return self.is_lost and not self.conflicting and self.invalidation in reasons
 
     def check_kind(self, database: str) -> None:
-        """Raises ConfigurationError when this is a slot for something else."""
+        """Raise ConfigurationError if this is a slot for another database or plugin."""
         if self.type != "logical" or self.plugin != PLUGIN:
             raise ConfigurationError(
                 f"replication slot {self.name} does not belong to cdcflow: it is {self.type}, plugin "
@@ -121,7 +121,7 @@ ORDER BY slot_name
 
 
 def left_behind(connection: Connection, ours: str) -> list[Finding]:
-    """Slots that other logs of cdcflow created in this database and that no process reads."""
+    """Return findings about slots that other logs of cdcflow created in this database and that no process reads."""
     return [
         Finding(
             "warning",
@@ -140,9 +140,10 @@ FROM pg_catalog.pg_replication_slots s JOIN pg_catalog.pg_stat_activity a ON a.p
 
 
 def end_reader(connection: Connection, name: str) -> None:
-    """End the session that reads the slot, if there is one: a suspended daemon's would keep it indefinitely.
+    """End the session that reads the slot, if one does: a suspended daemon's session would keep it indefinitely.
 
-    Without the right to, it stays, and the server ends the session of a dead daemon after wal_sender_timeout.
+    If the right to do so is missing, the session remains, and the server ends that of a dead daemon after
+    wal_sender_timeout.
     """
     found = read(connection, name)
     if found is not None and found.active_pid is not None:
@@ -151,7 +152,8 @@ def end_reader(connection: Connection, name: str) -> None:
 
 
 def slot_in_use(connector: Connector, name: str, error: psycopg.Error) -> SourceUnavailable:
-    """Another process reads the slot: which one, and what to do. It may also be a dead daemon's, for a while."""
+    """Return the error for a slot that another process reads, with that process and what to do. It may also be a dead
+    daemon's, for a while."""
     who = "it is active for another process"
     with contextlib.suppress(SourceUnavailable, ConfigurationError, psycopg.Error):
         connection = connector.connect("slot")
@@ -171,7 +173,7 @@ def slot_in_use(connector: Connector, name: str, error: psycopg.Error) -> Source
 
 
 def creation(version: int, name: str, *, failover: bool) -> str:
-    """The SQL that makes the slot."""
+    """Return the SQL that creates the slot."""
     extra = ", failover => true" if failover and version >= 170000 else ""
     return f"SELECT pg_create_logical_replication_slot({literal(name)}, '{PLUGIN}', false, false{extra})"
 
@@ -233,7 +235,7 @@ def create(connector: Connector, name: str, *, failover: bool, timeout_s: float)
 
 
 def _no_snapshot(name: str, waited_s: float) -> SourceUnavailable:
-    """The error for a slot on a standby whose creation waits for the primary."""
+    """Return the error for a slot on a standby whose creation waits for the primary."""
     return SourceUnavailable(
         f"creating slot {name}: no usable list of running transactions arrived at the standby in {waited_s:g} s. The "
         "primary logs one every 15 s or so while something is written; the transactions in it must end, too",
@@ -272,7 +274,7 @@ def remove(connection: Connection, name: str, *, is_ours: bool) -> Dropped:
 
 
 def drop(connection: Connection, name: str, timeout_s: float = 30.0) -> None:
-    """Remove the slot; waits while a dead consumer's connection still holds it."""
+    """Drop the slot; wait while a dead consumer's connection still holds it."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:

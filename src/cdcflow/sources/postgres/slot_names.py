@@ -1,4 +1,4 @@
-"""What slot and publication are called, and whether by us."""
+"""The names of slot and publication, and whether cdcflow chose them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cdcflow.config import Postgres
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of slot and publication, and whether cdcflow chose them: then it never adopts another owner's, and
-    repairs its own."""
+    """The names of slot and publication, and whether cdcflow chose them. If it did, it never adopts another owner's,
+    and repairs its own."""
 
     slot: str
     publication: str
@@ -28,7 +28,7 @@ class Names:
 
 
 def made_name(log_id: str) -> str:
-    """The name of slot and publication if the settings have none."""
+    """Return the name of slot and publication if the settings have none."""
     return f"cdcflow_{_eight_hex(log_id)}"
 
 

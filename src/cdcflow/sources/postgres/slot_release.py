@@ -58,7 +58,7 @@ WHERE temporary AND database = current_database() AND active_pid IS NOT NULL
 
 @dataclass(frozen=True, slots=True)
 class ReleaseNote:
-    """That a slot was released, or is to be: why and by whom. `is_dropped`: the release is finished."""
+    """The note that a slot was released, or is to be: why and by whom. `is_dropped`: the release is finished."""
 
     id: str
     why: str
@@ -67,7 +67,7 @@ class ReleaseNote:
 
 
 def find(connection: Connection, name: str) -> ReleaseNote | None:
-    """The note about a slot; None without one, or without the table of notes."""
+    """Return the note about a slot; None without one, or without the table of notes."""
     try:
         row = connection.execute(_NOTE.encode(), (name,)).fetchone()
     except (
@@ -101,19 +101,20 @@ def ensure_table(connection: Connection) -> None:
 
 
 def grants(user: str) -> tuple[str, ...]:
-    """The statements that let a user use the table of notes."""
+    """Return the statements that let a user use the table of notes."""
     return f"GRANT USAGE ON SCHEMA cdcflow TO {user}", f"GRANT SELECT, INSERT, UPDATE, DELETE ON {TABLE} TO {user}"
 
 
 def note(connection: Connection, found: Slot, *, why: str, by: str) -> None:
-    """Record durably that this slot is released. A note of an unfinished release stays."""
+    """Record durably that this slot is released. A note of an unfinished release is not replaced."""
     ensure_table(connection)
     positions = (None if lsn is None else str(lsn) for lsn in (found.restart, found.confirmed))
     connection.execute(_WRITE.encode(), (found.name, uuid.uuid4().hex, why, by, *positions))
 
 
 def finish(connection: Connection, name: str) -> bool:
-    """Drop the slot of an unfinished release, also if a process uses it, and record that. False without one.
+    """Drop the slot of an unfinished release, even if a process uses it, and record that. Return False if none is
+    unfinished.
 
     Raises:
         SourceUnavailable: a process keeps using the slot; the note stays, and the next attempt finishes the release.
@@ -128,7 +129,7 @@ def finish(connection: Connection, name: str) -> bool:
 
 
 def release(connection: Connection, name: str, *, why: str, by: str) -> bool:
-    """Note the release of a slot, and drop it. False if it does not exist.
+    """Note the release of a slot, and drop it. Return False if it does not exist.
 
     Raises:
         ConfigurationError: it is a slot for something else; see also `ensure_table` and `finish`.
@@ -168,7 +169,7 @@ def _drop(connection: Connection, name: str) -> None:
 
 
 def _is_dropped(connection: Connection, name: str) -> bool:
-    """Try to drop a slot; False if a process uses it again."""
+    """Try to drop a slot. Return False if a process uses it again."""
     try:
         with connection.transaction():
             connection.execute(f"SELECT pg_catalog.pg_drop_replication_slot({literal(name)})".encode())

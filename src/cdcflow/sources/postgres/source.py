@@ -78,7 +78,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
 
     `secret` returns the password, and is called for every connection; None: the server needs none. `windows` decides
     when a backlog is caught up through SQL, and how. `readers` read its chunks. `replaces_reader`: end the process that
-    still reads the slot, because this one has taken its place. `numbers`: those of the log's tables, where no
+    still reads the slot, because this one has taken its place. `numbers`: the numbers of the log's tables, if no
     checkpoint is passed later.
     """
 
@@ -218,7 +218,8 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         *,
         is_replaced: bool,
     ) -> TableNumbers:
-        """The numbers of the log's tables at this server. `is_replaced`: it is not the one that the log has so far."""
+        """Return the numbers of the log's tables at this server. `is_replaced`: it is not the server that the log has
+        used so far."""
         if before is None or not is_replaced:
             return TableNumbers() if before is None else before.numbers
         if route is None:
@@ -242,7 +243,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         *,
         at_standby: bool,
     ) -> Route | None:
-        """The route of a log that moves here; None if it does not move, or has not begun yet.
+        """Return the route of a log that moves here; None if it does not move, or has not begun yet.
 
         Raises:
             ConfigurationError: it cannot continue here.
@@ -257,7 +258,8 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         return finder.find(compares=start.move.compares)
 
     def _check_moved(self, route: Route, before: PostgresState | None, selected: Selected) -> None:
-        """Check that another server has the log's tables. At the same one they may have been dropped or renamed."""
+        """Check that another server has the log's tables. If it is the same server, they may have been dropped or
+        renamed."""
         captured = frozenset(captured_names(before).values() if route.kind == "other" else ())
         check_tables(captured, [t.id for t in selected.tables], self._selection.selects)
 
@@ -287,8 +289,8 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         return {by_oid[oid]: (count, size) for oid, count, size in rows}
 
     def _waiting(self, new: Sequence[CatalogTable]) -> Collection[TableId]:
-        """Those for whose locks the publication would wait, or that running transactions changed before they were
-        published."""
+        """Return the tables for whose locks the publication would wait, or that running transactions changed before
+        they were published."""
         if not new or self._state is None:
             return ()
         name = self._state.publication
@@ -348,8 +350,10 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         return f"{where} exist, and have everything since {end}"
 
     def _release_text(self, connection: Connection, before: PostgresState, ours: slot.Slot | None) -> str | None:
-        """That the slot was released, or will be by the next start; None if it was not, or the settings do not have the
-        capture continue then."""
+        """Return a text that the slot was released, or will be by the next start.
+
+        None if it was not, or if by the settings the capture does not continue then.
+        """
         if not self._settings.releases:
             return None
         note = slot_release.find(connection, before.slot)
@@ -365,7 +369,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         return status_of(connection, name or only_slot(connection), acknowledged)
 
     def _remember_captured(self, before: PostgresState | None) -> None:
-        """Keep in mind which names the log has captured, of those that the settings still select."""
+        """Remember which names the log has captured, among those that the settings still select."""
         if before is None:
             return
         names = {*before.names_by_oid.values(), *(life.table for life in before.lives)}
@@ -374,7 +378,8 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
     def _found_ended(
         self, position: Lsn | None, before: PostgresState | None, selected: Selected, end: Lsn
     ) -> tuple[Life, ...]:
-        """The names whose end a stream that begins at the log's position has yet to pass. `end`: see `ended_lives`."""
+        """Return the names whose end a stream that begins at the log's position has yet to pass. `end`: see
+        `ended_lives`."""
         selects = self._selection.selects
         return ended_lives(
             [life for life in (before.lives if before else ()) if selects(life.table)],
@@ -386,7 +391,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         )
 
     def _known_state(self, connection: Connection, before: PostgresState) -> str:
-        """The publication's fingerprint in the change log, for those tables that are still selected."""
+        """Return the publication's fingerprint in the change log, for those tables that are still selected."""
         state = before.publication_state
         try:
             return state_of_selected(state, self._catalog.select(connection))
@@ -514,7 +519,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         )
 
     def _backfill_connector(self) -> Connector | None:
-        """The way to the standby that rows are read from; None if they are read at `source.url`."""
+        """Return the connector to the standby that rows are read from; None if they are read at `source.url`."""
         url = self._settings.backfill.url
         return None if url is None else Connector(url, self._connector.secret, self._settings.ssh)
 
@@ -530,7 +535,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         return "" if self._backfill_standby is None else self._backfill_standby.waits.status
 
     def _fences(self, backfill_from: BackfillStandby | None) -> ServerFences:
-        """Those of the run; in a process without one, what the server is now."""
+        """Return the run's fences; in a process without a run, fences that fit the server now."""
         marks = PrimaryFences(mark_prefix(self._state.slot if self._state else ""))
         if backfill_from is not None:
             return BackfillFences(marks, backfill_from, self._commits)
@@ -540,7 +545,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         return marks
 
     def part_reader(self) -> PartReader:
-        """Reads parts of chunks for another process that has this source open."""
+        """Return a reader of parts of chunks, for another process that has this source open."""
         self._table_names.capture(self._catalog.selected_tables())
         return OwnPartReader(self.chunks(), self.close)
 
@@ -555,7 +560,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         return self._catalog.ask(f"querying the version of {self._connector.address}", doctor.facts)
 
     def _check_publication(self, connection: Connection) -> None:
-        """Check that the publication is still what `prepare` left.
+        """Check that the publication is still as `prepare` left it.
 
         Raises:
             HistoryLost: it was dropped or altered, or a table was dropped from it.
@@ -567,7 +572,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
 
 
 def status_of(connection: Connection, name: str | None, acknowledged: Position | None) -> SourceStatus:
-    """Lag and retained log of a slot; `name` is None if no slot was created yet."""
+    """Return lag and retained log of a slot; `name` is None if no slot was created yet."""
     found = None if name is None else slot.read(connection, name)
     row = query_row(
         connection,
@@ -598,7 +603,7 @@ def status_of(connection: Connection, name: str | None, acknowledged: Position |
 
 
 def only_slot(connection: Connection) -> str | None:
-    """The slot that cdcflow made in this database, where it made just one."""
+    """Return the slot that cdcflow created in this database, if it is the only one."""
     rows = connection.execute(
         "SELECT slot_name FROM pg_catalog.pg_replication_slots "
         "WHERE database = current_database() AND slot_name ~ '^cdcflow_[0-9a-f]{8}$'"

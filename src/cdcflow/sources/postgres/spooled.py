@@ -1,4 +1,4 @@
-"""The shape of a relation, our marks, and a transaction whose rows go into a spool, as pgoutput has them."""
+"""The shape of a relation, cdcflow's marks, and a transaction whose rows go into a spool, as pgoutput has them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Shapes = dict[int, RelationShape]
 
 @dataclass(frozen=True, slots=True)
 class SpooledMark:
-    """A message with our prefix or that of purges, `at` its number in the frames; `subxid` 0 where the transaction is
-    not streamed."""
+    """A message with cdcflow's prefix for marks or for purges. `at`: its number in the frames; `subxid`: 0 if the
+    transaction is not streamed."""
 
     at: int
     subxid: int
@@ -38,9 +38,12 @@ class SpooledMark:
 
 @dataclass(slots=True)
 class PendingTransaction(SpooledRows):
-    """A transaction that goes into a spool: streamed before its commit, or too large to wait for it in memory. Its
-    parts are sub-transactions (0 where it is not streamed); `shapes` hold inside it, and `described` are all that were
-    described before its commit, each with its message."""
+    """A transaction that goes into a spool, because it is streamed before its commit, or too large to wait for it in
+    memory.
+
+    Its parts are sub-transactions (0 if it is not streamed). `shapes` apply inside it, and `described` are all
+    relations that were described before its commit, each with its message.
+    """
 
     xid: int = 0
     shapes: Shapes = field(default_factory=dict)
@@ -50,7 +53,7 @@ class PendingTransaction(SpooledRows):
     origin: str | None = None
 
     def roll_back(self, subxid: int) -> None:
-        """A sub-transaction was rolled back. The server forgets with it what it sent of shapes, and so do we."""
+        """Roll back a sub-transaction. The server then forgets which shapes it sent, and so does cdcflow."""
         self.shapes.clear()
         if subxid in self.counts:
             self.aborted.add(subxid)

@@ -1,4 +1,4 @@
-"""What happens next after the server has refused something, by SQLSTATE.
+"""What to do after the server has refused something, by SQLSTATE.
 
 A refused statement is either tried again, because nothing about the data is unverified and it may work later, or it
 stops the capture (for a chunk: that of its table), because it would be refused again until an operator changes
@@ -68,7 +68,7 @@ STOPS: Mapping[str, str] = {
 
 
 def is_tried_again(state: str) -> bool:
-    """Whether what was refused with this SQLSTATE is tried again."""
+    """Whether a statement that was refused with this SQLSTATE is tried again."""
     for name in (state, state[:2]):
         if name in TRIED_AGAIN:
             return True

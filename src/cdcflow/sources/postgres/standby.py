@@ -1,4 +1,4 @@
-"""What a standby can do as a source, and what has to be done at its primary instead.
+"""The limits of a standby as a source, and what has to be done at its primary instead.
 
 A standby decodes its log since PostgreSQL 16. It takes no writes: marks are places in its log (`fences`), the
 publication is created at the primary, and settings that need a table at the source are refused.
@@ -30,7 +30,7 @@ class Unsupported:
 
 
 def unsupported_settings(settings: Postgres) -> Iterator[Unsupported]:
-    """The settings that a standby cannot fulfil."""
+    """Return the settings that a standby cannot fulfil."""
     if settings.releases:
         yield Unsupported(
             "source.log_budget_then",

@@ -1,4 +1,4 @@
-"""What `doctor` finds about a standby as the source, with the statements to run there and at its primary."""
+"""The findings of `doctor` about a standby as the source, with the statements to run there and at its primary."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HERE = ("ALTER SYSTEM", "SELECT pg_reload_conf", "SELECT pg_wal_replay_resume",
 
 
 def for_primary(found: Finding) -> Finding:
-    """A finding as a standby's: statements that only its primary accepts are not among those to run here."""
+    """Return a finding about a standby, without statements to run there that only its primary accepts."""
     if not found.sql or all(sql.startswith(_HERE) for sql in found.sql):
         return found
     return replace(found, remedy=f"on the primary: {found.remedy}", sql=())
@@ -63,7 +63,7 @@ def findings(connection: Connection, settings: Postgres, platform: Platform) -> 
 
 
 def _slot_conflicts(feedback: str, slot_name: str, platform: Platform) -> Iterator[Finding]:
-    """What keeps the primary from removing rows of its catalog that the slot needs."""
+    """Check that nothing lets the primary remove rows of its catalog that the slot needs."""
     if feedback != "on":
         yield warning(
             "hot_standby_feedback",
@@ -84,7 +84,7 @@ def _slot_conflicts(feedback: str, slot_name: str, platform: Platform) -> Iterat
 def publication_findings(
     connection: Connection, settings: Postgres, tables: Sequence[CatalogTable]
 ) -> Iterator[Finding]:
-    """Whether the primary's publication has everything; the standby cannot change it."""
+    """Return whether the primary's publication has everything; the standby cannot change it."""
     made = [row[0] for row in connection.execute(_MADE)]
     name = settings.publication or (made[0] if len(made) == 1 else "cdcflow")
     found = publication.read(connection, name)

@@ -19,17 +19,18 @@ STATE_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresState:
-    """With it a restart can determine whether the position in the server's log is still valid for the change log.
+    """The state that a checkpoint stores of a PostgreSQL source. With it a restart can determine whether the position
+    in the server's log is still valid for the change log.
 
     `system_id`, `timeline` and `database` identify the server. `publication_state`: see `publication.fingerprint`.
-    `began_at`: where the slot was created for this log (None: an earlier cdcflow did not store it). `captured`: where
-    the publication gives other tables too, each captured table with its oid, and since when it is captured. `policies`:
-    see `engine.policies`. `release`: the id of the latest release of the slot after which this log took a new
-    position ("": none, see `slot_release`). `version`: the server's major version at the latest start (None: an earlier
-    cdcflow did not store it). `lives`: captured names that their tables no longer have. `joining`: the entries of new
-    tables whose older transactions had not ended, each with the id below which they are. `is_standby`: the slot is on a
-    standby, whose timeline changes with its primary's. `numbers`: those of the tables in the log. `others`: entries
-    that this version does not know.
+    `began_at`: where the slot was created for this log (None: an earlier cdcflow did not store it). `captured`: if the
+    publication sends other tables too, each captured table with its oid, and since when it is captured. `policies`: see
+    `engine.policies`. `release`: the id of the latest release of the slot after which this log took a new position ("":
+    none, see `slot_release`). `version`: the server's major version at the latest start (None: an earlier cdcflow did
+    not store it). `lives`: captured names that their tables no longer have. `joining`: the entries of new tables whose
+    older transactions had not ended, each with the id below which these are. `is_standby`: the slot is on a standby,
+    whose timeline changes with its primary's. `numbers`: the numbers of the tables in the log. `others`: entries that
+    this version does not know.
     """
 
     system_id: str
@@ -51,7 +52,7 @@ class PostgresState:
 
     @classmethod
     def read(cls, stored: Mapping[str, str]) -> PostgresState | None:
-        """What an earlier start stored; None at the first start.
+        """Return the state that an earlier start stored; None at the first start.
 
         Raises:
             ConfigurationError: another version of cdcflow wrote it.
@@ -125,5 +126,5 @@ def _captured_as_json(captured: Mapping[TableId, tuple[int, Lsn]]) -> str:
 
 
 def captured_names(state: PostgresState | None) -> dict[int, TableId]:
-    """The tables that an earlier run captured, by oid. Empty at the first start."""
+    """Return the tables that an earlier run captured, by oid. Empty at the first start."""
     return {} if state is None else state.names_by_oid

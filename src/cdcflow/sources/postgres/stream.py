@@ -103,7 +103,8 @@ CheckSlot = Callable[[Lsn], object]
 
 
 class NeedsText(Exception):
-    """A column appeared whose binary format has no decoder; the stream must be reopened with values as text."""
+    """Raised when a column appeared whose binary format has no decoder; the stream must be reopened with values as
+    text."""
 
 
 class PostgresStream(BulkStream):
@@ -111,10 +112,11 @@ class PostgresStream(BulkStream):
 
     `acknowledged` is the position that is durable already (None: `position`). `check_slot` is called once this
     connection holds the slot. When a column appears that has no binary decoder, the stream restarts itself in text.
-    `marks`: of a standby, those that are not in its log, and `watch`: what ends the stream with its timeline.
+    `marks`: at a standby, the marks that are not in its log; `watch`: at a standby, ends the stream when the timeline
+    ends.
 
     The server disconnects a silent consumer after its `wal_sender_timeout`. The caller may be silent for longer while
-    it waits for its disk, so a separate thread keeps sending what is acknowledged (P47).
+    it waits for its disk, so a separate thread keeps sending the acknowledged position (P47).
     """
 
     def __init__(
@@ -228,7 +230,7 @@ class PostgresStream(BulkStream):
         return messages, end
 
     def _hear(self, message: bytes) -> Lsn:
-        """A keepalive's end position; whether it requests an answer is remembered."""
+        """Return a keepalive's end position, and remember whether it requests an answer."""
         if message[0] != _K or len(message) != _KEEPALIVE.size:
             raise SourceUnavailable(f"reading slot {self._slot}: a message of unknown kind; connecting again")
         end, _, wants_answer = _KEEPALIVE.unpack(message)
@@ -252,8 +254,10 @@ class PostgresStream(BulkStream):
                     self._failure = self._connection_error(error)
 
     def _say(self) -> None:
-        """Send a status message: everything up to the acknowledged position is durable. After some silence it requests
-        an answer, so that a dead connection is noticed."""
+        """Send a status message: everything up to the acknowledged position is durable.
+
+        After some silence the message requests an answer, so that a dead connection is noticed.
+        """
         now = time.monotonic()
         clock = time.time_ns() // 1000 - EPOCH_US
         done = self._acknowledged.value
@@ -353,7 +357,7 @@ class PostgresStream(BulkStream):
 
 
 def plugin_options(version: int, publication: str, *, binary: bool, streaming: bool) -> dict[str, str]:
-    """The options to pass to pgoutput."""
+    """Return the options to pass to pgoutput."""
     options = {
         "proto_version": "4" if version >= 160000 else "2",
         "publication_names": quote_name(publication),
@@ -369,7 +373,7 @@ def plugin_options(version: int, publication: str, *, binary: bool, streaming: b
 
 
 def map_stream_error(error: psycopg.Error, attempted: str, publication: str) -> CdcflowError:
-    """What a refusal to give changes means."""
+    """Return the error for a refusal to send changes."""
     said = " ".join((error.diag.message_primary or str(error)).split())
     match error.sqlstate:
         case "42704" if "publication" in said:
@@ -393,7 +397,7 @@ def map_stream_error(error: psycopg.Error, attempted: str, publication: str) -> 
 
 
 def position_after(event: StreamEvent) -> Position:
-    """How far an event reaches."""
+    """Return the position that an event reaches."""
     match event:
         case Committed(run):
             return run.last_position
@@ -408,7 +412,7 @@ def position_after(event: StreamEvent) -> Position:
 
 
 def error_of(result: pq.abc.PGresult | None) -> psycopg.Error:
-    """What a result that was not hoped for says."""
+    """Return the error that a result reports instead of success."""
     if result is None:
         return psycopg.OperationalError("the server did not answer")
     return psycopg.errors.error_from_result(result)
@@ -420,7 +424,7 @@ def _answer_awaited(event: int, descriptor: int) -> None:
 
 
 def _seconds(text: str) -> float:
-    """A server setting such as `1min`, `90s`, `500ms` or `0`."""
+    """Parse a server setting such as `1min`, `90s`, `500ms` or `0`."""
     for unit, factor in (("ms", 0.001), ("min", 60.0), ("s", 1.0), ("h", 3600.0), ("d", 86400.0)):
         if text.endswith(unit):
             return float(text[: -len(unit)]) * factor

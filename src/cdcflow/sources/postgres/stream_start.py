@@ -29,8 +29,11 @@ from cdcflow.sources.postgres.unbroken import no_slot
 
 @dataclass(frozen=True, slots=True)
 class StreamStart:
-    """What a stream needs to be opened: how it decodes, and which connections it uses. `standby`: None at a primary.
-    `commits`: what remembers delivered commits for chunks that are read from a primary's standby."""
+    """The requirements for opening a stream: how it decodes, and which connections it uses.
+
+    `standby`: None at a primary. `commits`: remembers delivered commits for chunks that are read from a primary's
+    standby.
+    """
 
     connector: Connector
     catalog: Catalog
@@ -44,7 +47,7 @@ class StreamStart:
     commits: DeliveredCommits | None = None
 
     def open(self, position: Lsn, *, binary: bool) -> Stream:
-        """Everything after `position`. `binary`: all captured tables have a binary form."""
+        """Open a stream of everything after `position`. `binary`: all captured tables have a binary form."""
         if self.settings.catch_up == "never" or self.standby is not None:
             return self._stream(position, position, binary)
         # A failover slot gives nothing that a standby does not have yet; a temporary copy of it would.
@@ -107,7 +110,7 @@ class StreamStart:
         return described
 
     def _whole_slot(self, position: Lsn) -> Slot:
-        """The slot, checked to still have everything since `position`."""
+        """Return the slot, after checking that it still has everything since `position`."""
         found = self.catalog.ask(f"checking slot {self.slot}", lambda c: slot.read(c, self.slot))
         if found is None:
             raise no_slot(self.slot)

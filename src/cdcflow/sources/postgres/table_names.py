@@ -1,4 +1,5 @@
-"""Which table bears a name now, and whether it still is the one whose changes come under that name."""
+"""Looks up which table has a name now, and checks that it still is the one whose changes are captured under
+that name."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ LOOK_UP_AGAIN_S = 2.0
 
 
 class TableNames:
-    """Looks tables up by name. `oids`: those passed to the last `capture`. For several threads."""
+    """Looks tables up by name. `oids`: those passed to the last `capture`. Thread-safe."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -24,12 +25,12 @@ class TableNames:
         self._looked_up: tuple[float, Mapping[TableId, Relid]] = (0.0, {})
 
     def capture(self, selected: Selected) -> None:
-        """These tables are captured from now on; what was looked up before is forgotten."""
+        """Capture these tables in later look-ups, and forget what was looked up before."""
         self.oids = {t.rel.id: t.rel.oid for t in selected.tables}
         self._looked_up = (0.0, {})
 
     def look_up(self, table: TableId) -> Relid:
-        """The table that currently has this name.
+        """Return the table that currently has this name.
 
         Raises:
             SourceUnavailable: no table has it, or a different one than was captured.
@@ -70,7 +71,7 @@ def exists(connection: Connection, catalog: Literal["pg_class", "pg_namespace"],
 
 
 def _is_still(connection: Connection, rel: Relid) -> bool:
-    """Whether this is still the table of its name, with the same replica identity."""
+    """Whether the table still has its name, and the same replica identity."""
     found = connection.execute(
         "SELECT oid::bigint, relreplident::text FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass(%s)",
         (rel.sql,),

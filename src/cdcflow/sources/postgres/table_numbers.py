@@ -1,4 +1,4 @@
-"""Which numbers tables have in the log: their oids, unless the log moved here from a server with other oids. Pure.
+"""The numbers that tables have in the log: their oids, unless the log moved here from a server with other oids. Pure.
 
 A table's number in the log is its incarnation: rows with another number are those of another table of the same name,
 and no longer exist. At a restored dump, or at a logical replica, each table has another oid. A table that is the same
@@ -35,20 +35,20 @@ class TableNumbers:
     known: Mapping[int, int] = field(default_factory=dict)
 
     def number(self, oid: int) -> int:
-        """The number of the table with this oid."""
+        """Return the number of the table with this oid."""
         return self.known.get(oid, oid + self.moves * _OIDS)
 
     def oid(self, number: int) -> int:
-        """The oid of the table with this number."""
+        """Return the oid of the table with this number."""
         return next((oid for oid, known in self.known.items() if known == number), number % _OIDS)
 
     def after_move(
         self, tables: Iterable[Table], captured: Mapping[TableId, int], logged: Callable[[TableId], Table | None]
     ) -> TableNumbers:
-        """The numbers after a move to another server.
+        """Return the numbers after a move to another server.
 
         `tables`: those of that server, with their oids as incarnations. `captured`: the oids at the server before.
-        `logged`: the shape of a table's latest rows in the log, None without rows.
+        `logged`: returns the shape of a table's latest rows in the log, None without rows.
         """
         found = {}
         for table in tables:

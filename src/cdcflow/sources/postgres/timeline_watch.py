@@ -1,9 +1,9 @@
-"""Whether a server is still on the timeline that a run began on.
+"""Checks whether a server is still on the timeline that a run began on.
 
-A standby that is promoted, or follows a different primary, continues its log on a new timeline, and its streams
-with it, silently. A position that was delivered after that would be after the place where the new timeline left
-the old one, as if a restored server had never had it. So a run from a standby delivers nothing of a new timeline: it
-checks after it has received, and ends. The next run finds a timeline that begins at its position, or after it.
+A standby that is promoted, or follows a different primary, continues its log on a new timeline, and its streams with
+it, silently. A position that was delivered after that would be after the place where the new timeline left the old one,
+as if a restored server had never had it. So a run from a standby delivers nothing of a new timeline: it checks after it
+has received, and ends. The next run finds a timeline that begins at its position, or after it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from cdcflow.sources.postgres.connection import Connection, Connector, mapping_e
 
 
 class TimelineWatch:
-    """Queries through a separate replication connection; it takes one WAL sender. Used by one thread at a time."""
+    """Queries the timeline through a separate replication connection; it takes one WAL sender. Used by one thread at a
+    time."""
 
     def __init__(self, connector: Connector, timeline: int) -> None:
         self._connector = connector

@@ -1,16 +1,16 @@
-"""Row messages of one table to columns: Insert, Update and Delete, thousands at a time.
+"""Decodes row messages of one table to columns: Insert, Update and Delete, thousands at a time.
 
-A row message holds one or two tuples, and a tuple holds its cells one after another, each with its own length. So
-the cells of a column are found for all tuples at once, and the next column's begin where they end:
+A row message holds one or two tuples, and a tuple holds its cells one after another, each with its own length. So the
+cells of a column are found for all tuples at once, and the next column's begin where they end:
 
     at ──▶ n │ u │ t len bytes │ b len bytes ──▶ next column
 
-What a tuple says becomes arrays with one row a column and one entry a tuple (`Tuples`). The rules about old rows
-are arithmetic on those arrays:
+The contents of tuples become arrays with one row per column and one entry per tuple (`Tuples`). The rules about old
+rows are arithmetic on those arrays:
 
-- An Update whose old key differs from the new one is two changes, a delete and an insert (hard case P09).
-- Under REPLICA IDENTITY FULL a value that the new row did not repeat is in the old one (P03).
-- A Delete under DEFAULT carries the key; the other columns were not sent, which is not NULL (P04).
+- An Update whose old key differs from the new one is two changes, a delete and an insert (hard case P09). - Under
+REPLICA IDENTITY FULL a value that the new row did not repeat is in the old one (P03). - A Delete under DEFAULT carries
+the key; the other columns were not sent, which is not NULL (P04).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _C, _U, _D = (ord(c) for c in "cud")
 
 @dataclass(frozen=True, slots=True)
 class Tuples:
-    """Tuples of one table: arrays of one row a column, one entry a tuple."""
+    """Tuples of one table: arrays with one row per column and one entry per tuple."""
 
     buffer: Buffer
     kind: Bytes
@@ -67,7 +67,7 @@ class Tuples:
 
 
 def tuples_at(buffer: Buffer, at: Int64s, end: Int64s, columns: int) -> tuple[Tuples, Int64s]:
-    """The tuples that begin at `at`, and where each ends; none reaches beyond `end`.
+    """Return the tuples that begin at `at`, and where each ends; none reaches beyond `end`.
 
     Raises:
         SourceUnavailable: a tuple has another number of columns than its relation, or does not fit its message.
@@ -100,7 +100,7 @@ def tuples_at(buffer: Buffer, at: Int64s, end: Int64s, columns: int) -> tuple[Tu
 def changes_of(
     frames: Frames, rows: Int64s, header: int, described: DescribedTable, in_identity: tuple[bool, ...]
 ) -> ShapedRows:
-    """The row messages at `rows`, all of one table shape, as changes.
+    """Return the row messages at `rows`, all of one table shape, as changes.
 
     `header` is the number of bytes between a message's type and its tuples' marker. `in_identity`: which columns an old
     key carries.
@@ -130,7 +130,7 @@ def _with_old_rows(
     at: Int64s,
     marker: Bytes,
 ) -> ShapedRows:
-    """The same where some messages carry an old row or key, which precedes the new one."""
+    """Return the changes if some messages carry an old row or key, which precedes the new one. See `changes_of`."""
     end, kind, count = frames.end[rows], frames.kind[rows], len(rows)
     old, deleted, keyed = marker != _NEW, kind == _DELETE, marker == _KEY
     both = np.flatnonzero(old & ~deleted)
@@ -182,7 +182,7 @@ def _require_key(described: DescribedTable, in_identity: tuple[bool, ...]) -> No
 
 
 def _fill(tuples: Tuples, old: Int64s, new: Int64s) -> None:
-    """Take values that the new row did not repeat from the old row, where that has them."""
+    """Take values that the new row did not repeat from the old row, if that has them."""
     missing = (tuples.kind[:, new] == _UNCHANGED) & (tuples.kind[:, old] != _UNCHANGED)
     if not missing.any():
         return
@@ -204,7 +204,8 @@ def _key_changed(described: DescribedTable, tuples: Tuples, old: Int64s, new: In
 def _batch(
     described: DescribedTable, tuples: Tuples, value: Int64s | None, before: Int64s | None, op: Int64s
 ) -> pa.RecordBatch:
-    """Changes as columns: row i has the values of tuple `value[i]` and the old row `before[i]` (-1 if it has none)."""
+    """Return changes as columns: row i has the values of tuple `value[i]` and the old row `before[i]` (-1 if it has
+    none)."""
 
     def column(number: int, tuple_numbers: Int64s | None, present: Bools | None = None) -> pa.Array:
         cells, as_binary = tuples.cells(number, tuple_numbers, present)

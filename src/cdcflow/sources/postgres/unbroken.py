@@ -1,4 +1,4 @@
-"""Whether a server still has everything after the change log's end, through the slot and publication of that log.
+"""Checks that a server still has everything after the change log's end, through the slot and publication of that log.
 
 This module only reads. The code that prepares a start creates or repairs things afterwards, and `doctor` never does.
 """
@@ -30,7 +30,9 @@ def check_unbroken(
     known: str,
 ) -> Publication | None:
     """Check that this server still has everything after the change log's end at `position`, through this slot and
-    publication, whose fingerprint is `known`. `before`: what the log's checkpoint has. Return the publication.
+    publication. Return the publication.
+
+    `known`: the publication's fingerprint in the log. `before`: the state in the log's checkpoint.
 
     Raises:
         HistoryLost, ConfigurationError: it does not.
@@ -56,7 +58,7 @@ def check_unbroken(
 
 
 def check_names(before: PostgresState, names: Names) -> None:
-    """That the settings still name the slot and publication of this log."""
+    """Check that the settings still name the slot and publication of this log."""
     for what, then, now in (
         ("slot", before.slot, names.slot),
         ("publication", before.publication, names.publication),

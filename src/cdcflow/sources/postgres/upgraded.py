@@ -1,15 +1,15 @@
-"""Whether a server is the log's own after pg_upgrade, which carried the slot over, so that no change is missing.
+"""Checks whether a server is the log's own after pg_upgrade, which carried the slot over, so that no change is missing.
 
-pg_upgrade gives a server another identity. Since version 17 it also carries logical slots over, after a check that
-each has delivered everything that its server logged. The new slot is at another position. Whether it is that slot, or
-one that a person created later, is recorded nowhere, but it can be proven, because pg_upgrade begins a new log:
+pg_upgrade gives a server another identity. Since version 17 it also carries logical slots over, after a check that each
+has delivered everything that its server logged. The new slot is at another position. Whether it is that slot, or one
+that a person created later, is recorded nowhere, but it can be proven, because pg_upgrade begins a new log:
 
     old log  ──c──c──[shutdown]                   the change log ends here: the slot had delivered everything
     new log  [begins] · · [slot] · [shutdown] ──c──c──▶
                 └── no transaction wrote ──┘
 
 The first record of that log has no predecessor, and the log from there is kept, because the slot needs it. If no
-transaction wrote anything up to the first shutdown after the slot's position, then there is no change that the old slot
+transaction wrote anything up to the first shutdown after the slot's position, then no change exists that the old slot
 did not deliver and the new one does not have. (pg_upgrade.c: the slots are created last, in a server without other
 sessions, which is then stopped; pg_resetwal.c: WriteEmptyXLOG; slot checks: check.c of PostgreSQL 17.)
 
@@ -52,7 +52,7 @@ WHERE a.attrelid = ANY (%s::oid[]) AND a.attgenerated = 's' AND NOT a.attisdropp
 
 
 class NotProven(Exception):
-    """Changes may be missing; the text is why."""
+    """Raised when changes may be missing; the text is why."""
 
 
 def check_carried(
@@ -129,7 +129,8 @@ def _check_generated(connection: Connection, found: Publication, before: Postgre
 
 
 def _entries(then: Mapping[str, Any], found: Publication) -> Iterator[tuple[str, int, int | None]]:
-    """What a publication had: name, number, and the transaction that wrote its entry; None if it has none now."""
+    """Return what a publication had: name, number, and the transaction that wrote its current entry; None if it has
+    none now."""
     for text, (oid, *_) in then["tables"].items():
         name, entry = TableId(*json.loads(text)), found.entries.get(oid)
         is_listed = entry is not None and entry.table == name and not entry.filtered

@@ -1,4 +1,4 @@
-"""The heads of the records in the server's log, to find out what happened between two positions.
+"""Reads the heads of the records in the server's log, to find out what happened between two positions.
 
 A server sends its log to any reader that may replicate, byte for byte (START_REPLICATION PHYSICAL). The log consists of
 pages of 8 KiB, each with a head; a record begins at a multiple of 8 and may continue in the next pages. Heads have the
@@ -30,7 +30,7 @@ _XLOG, _CHECKPOINT_SHUTDOWN, _INFO_MASK = 0, 0x00, 0xF0
 
 @dataclass(frozen=True, slots=True)
 class WalRecord:
-    """The head of a record that begins at `lsn`. `transaction`: the id of the one that wrote it, 0 if none did.
+    """The head of a record that begins at `lsn`. `transaction`: the id of the transaction that wrote it, 0 if none did.
     `before`: where the record before it begins, 0 if the log begins with it."""
 
     lsn: Lsn
@@ -41,12 +41,12 @@ class WalRecord:
 
     @property
     def is_shutdown(self) -> bool:
-        """It is the checkpoint of an orderly shutdown, or the one with which a log begins."""
+        """Whether it is the checkpoint of an orderly shutdown, or the one with which a log begins."""
         return self.manager == _XLOG and self.information & _INFO_MASK == _CHECKPOINT_SHUTDOWN
 
 
 def records(connector: Connector, begin: Lsn, end: Lsn, timeline: int) -> Iterator[WalRecord]:
-    """The records from `begin`, where a segment begins, up to about `end`, which the server has written.
+    """Return the records from `begin`, where a segment begins, up to about `end`, which the server has written.
 
     Raises:
         SourceUnavailable: the server does not send this part of its log, or no longer has it.
@@ -56,7 +56,7 @@ def records(connector: Connector, begin: Lsn, end: Lsn, timeline: int) -> Iterat
 
 
 def parse_records(data: bytes, begin: Lsn) -> Iterator[WalRecord]:
-    """The records in a log's bytes, which begin at a page. An incomplete head at the end is skipped."""
+    """Return the records in a log's bytes, which begin at a page. An incomplete head at the end is skipped."""
     at = _LONG_HEAD
     while (head := _bytes_at(data, at, _RECORD.size)) is not None:
         length, transaction, before, information, manager, _ = _RECORD.unpack(head)
@@ -67,7 +67,7 @@ def parse_records(data: bytes, begin: Lsn) -> Iterator[WalRecord]:
 
 
 def _bytes_at(data: bytes, at: int, length: int) -> bytes | None:
-    """Bytes of a record, without the heads of pages between them; None if the data ends before."""
+    """Return bytes of a record, without the heads of pages between them; None if the data ends before."""
     found = b""
     while len(found) < length:
         if at % PAGE == 0:
@@ -81,7 +81,7 @@ def _bytes_at(data: bytes, at: int, length: int) -> bytes | None:
 
 
 def _after(at: int, length: int) -> int:
-    """Where the next record begins after one of `length` bytes at `at`."""
+    """Return where the next record begins after one of `length` bytes at `at`."""
     while length > (room := PAGE - at % PAGE):
         length -= room
         at += room + _HEAD

@@ -1,4 +1,5 @@
-"""PostgreSQL's replication messages: where each begins and ends in one buffer, and those that are read one by one.
+"""Splits PostgreSQL's replication messages: where each begins and ends in one buffer; and parses those that are read
+one by one.
 
 Row messages, Begin and Commit are read thousands at a time (`tuples`, `pgoutput`). Relation and Truncate are rare.
 """
@@ -38,16 +39,16 @@ class Frames:
         return Frames(self.buffer, self.start[a:b], self.end[a:b], self.kind[a:b], self.seen)
 
     def raw(self) -> bytes:
-        """The bytes from the first message's header to the last one's end."""
+        """Return the bytes from the first message's header to the last one's end."""
         return self.buffer.raw[int(self.start[0]) - _HEADER : int(self.end[-1])] if len(self) else b""
 
     @property
     def lengths(self) -> Int64s:
-        """Each message's length, header included: what `frames_of` needs in addition to `raw`."""
+        """Each message's length, header included: the lengths that `frames_of` needs in addition to `raw`."""
         return self.end - self.start + _HEADER
 
     def message_at(self, i: int) -> bytes:
-        """One message's bytes, for those that are read one by one."""
+        """Return one message's bytes, for messages that are read one by one."""
         return self.buffer.raw[int(self.start[i]) : int(self.end[i])]
 
 
@@ -63,14 +64,14 @@ class Joined:
 
 
 def join_messages(pieces: Sequence[bytes], lengths: Int64s | None = None) -> Joined:
-    """Messages as one piece. `lengths` are those of the single messages where a piece holds several."""
+    """Join messages. `lengths` are those of the single messages if a piece holds several."""
     if lengths is None:
         lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
     return Joined(b"".join([*pieces, bytes(PAD)]), lengths)
 
 
 def frames_of(messages: Joined) -> Frames:
-    """Where XLogData messages begin and end."""
+    """Find where XLogData messages begin and end."""
     lengths, buffer = messages.lengths, Buffer(messages.data)
     end = np.cumsum(lengths)
     if (int(end[-1]) if len(end) else 0) != buffer.size or (lengths < 0).any():
@@ -140,7 +141,7 @@ def truncated_of(body: bytes) -> tuple[int, ...]:
 
 
 def string_at(body: bytes, at: int) -> tuple[bytes, bytes]:
-    """The zero-terminated string at `at`, and what follows it."""
+    """Return the zero-terminated string at `at`, and the bytes that follow it."""
     end = body.find(b"\0", at)
     if end < 0:
         raise protocol_error("a name without an end")

@@ -1,4 +1,4 @@
-"""What one of PostgreSQL's snapshots sees. Pure."""
+"""Which transactions one of PostgreSQL's snapshots sees. Pure."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ class XidSnapshot:
         return xids[(full >= self.xmax) | running]
 
     def maybe_hidden(self) -> Uint64s:
-        """The ids listed as running, and those starting at xmax: a transaction that waits for a standby may have the
-        highest id of all, which is then above xmax and in no list."""
+        """Return the ids listed as running, and those starting at xmax.
+
+        A transaction that waits for a standby may have the highest id of all, which is then above xmax and in no list.
+        """
         running = np.array(sorted(self.in_progress), np.uint64)
         above = np.arange(self.xmax, self.xmax + IDS_ABOVE_XMAX, dtype=np.uint64)
         return np.concatenate([running, above])

@@ -1,4 +1,4 @@
-"""Arrays of any type, as lists.
+"""Decodes arrays of any type, as lists.
 
 An array of more than one dimension, or one that does not begin at 1, is a value that a list cannot hold.
 """
@@ -31,7 +31,7 @@ _WALKED_ALONE = 32  # arrays; with fewer, a step of numpy for each element costs
 
 
 def list_type(element: PostgresType, element_oid: int) -> PostgresType:
-    """Arrays of this type."""
+    """Return the type of arrays of this type."""
     arrow = pa.list_(pa.field("element", element.arrow))
     delimiter = ";" if element_oid == _BOX else ","
     in_text = ValueDecoder(partial(array_text, element.text.decode, arrow, delimiter))
@@ -42,11 +42,11 @@ def list_type(element: PostgresType, element_oid: int) -> PostgresType:
 
 
 def array_text(element: Decode, arrow: pa.DataType, delimiter: str, cells: Cells, where: Where) -> pa.Array:
-    """One-dimensional arrays, printed as {a,"b c",NULL}, as lists.
+    """Decode one-dimensional arrays, printed as {a,"b c",NULL}, as lists.
 
-    Backslashes occur only inside quotes, where one escapes the character after it. So a character is escaped when
-    an odd number of backslashes comes right before it, a quote that is not escaped begins or ends a quoted element,
-    and braces and delimiters count where the number of such quotes before them is even.
+    Backslashes occur only inside quotes, where one escapes the character after it. So a character is escaped when an
+    odd number of backslashes comes right before it, a quote that is not escaped begins or ends a quoted element, and
+    braces and delimiters count where the number of such quotes before them is even.
     """
     raw, offsets = gather(cells.buffer.bytes, cells.start, np.where(cells.present, cells.size, 0))
     escaped = _is_escaped(raw)
@@ -92,8 +92,10 @@ def array_text(element: Decode, arrow: pa.DataType, delimiter: str, cells: Cells
 
 
 def array(element: Decode, arrow: pa.DataType, cells: Cells, where: Where) -> pa.Array:
-    """One-dimensional arrays as lists: dimensions, whether there are NULLs, the type, then each dimension's length
-    and lower bound, then the elements, each with its length (-1: NULL).
+    """Decode one-dimensional arrays in the binary format as lists.
+
+    The format: dimensions, whether there are NULLs, the type, then each dimension's length and lower bound, then the
+    elements, each with its length (-1: NULL).
     """
     buffer, present = cells.buffer, cells.present
     dimensions = np.where(present, buffer.int32(cells.start), 0)
@@ -122,10 +124,10 @@ def array(element: Decode, arrow: pa.DataType, cells: Cells, where: Where) -> pa
 
 
 def _elements(buffer: Buffer, cells: Cells, count: Int64s, where: Where) -> tuple[Int64s, Int64s]:
-    """Start and size of the elements of all arrays, one array after another; a size of -1 is NULL.
+    """Return start and size of the elements of all arrays, one array after another; a size of -1 is NULL.
 
-    The first elements of all arrays are found at once, then the second ones, and so on. Where only few arrays have
-    more, those are walked through one by one.
+    The first elements of all arrays are found at once, then the second ones, and so on. If only few arrays have more,
+    those are walked through one by one.
     """
     begin = np.cumsum(count) - count
     start, size = np.zeros(int(count.sum()), np.int64), np.zeros(int(count.sum()), np.int64)
@@ -165,12 +167,12 @@ def _over(values: Bytes, start: Int64s, size: Int64s, valid: Bools | None) -> Ce
 
 
 def _rows(offsets: Int64s, found: Bools) -> Int64s:
-    """Which value each of these bytes belongs to."""
+    """Return which value each of these bytes belongs to."""
     return np.searchsorted(offsets, np.flatnonzero(found), side="right") - 1
 
 
 def _is_escaped(raw: Bytes) -> Bools:
-    """Which characters have an odd number of backslashes right before them."""
+    """Return which characters have an odd number of backslashes right before them."""
     escaped = np.zeros(len(raw) + 1, np.bool_)
     slash = np.flatnonzero(raw == ord("\\"))
     number = np.arange(len(slash))
@@ -184,7 +186,7 @@ def _is_escaped(raw: Bytes) -> Bools:
 
 
 def _bytes_at(raw: Bytes, offsets: Int64s) -> Bytes:
-    """Bytes at offsets that may be the very end (of an empty last value); 0 there."""
+    """Return the bytes at these offsets. One at the very end (of an empty last value) gives 0."""
     if not len(raw):
         return np.zeros(len(offsets), np.uint8)
     return np.where(offsets < len(raw), raw[np.minimum(offsets, len(raw) - 1)], 0).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""uuid and bit strings: bits whose digits the server prints."""
+"""Decodes uuid and bit strings: bits whose digits the server prints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def uuid(cells: Cells, where: Where) -> pa.Array:
 
 
 def bits(cells: Cells, where: Where) -> pa.Array:
-    """A count of bits, then the bits from the left."""
+    """Decode bit strings in the binary format: a count of bits, then the bits from the left."""
     present = cells.present
     count = np.where(present, cells.buffer.int32(cells.start), 0)
     if not ((cells.size - 4 == (count + 7) // 8) & (count >= 0) | ~present).all():

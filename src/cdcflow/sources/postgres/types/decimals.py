@@ -1,4 +1,4 @@
-"""numeric and money: decimals if the scale is fixed, otherwise the server's text.
+"""Decodes numeric and money: decimals if the scale is fixed, otherwise the server's text.
 
 In binary a numeric is ndigits (without a sign: the largest have 36,864 groups), weight (of the first group, in groups
 before the point), sign, dscale, then the groups of four digits, all 16 bits.
@@ -41,8 +41,11 @@ _SIGNS = {0x4000: "negative", 0xC000: "NaN", 0xD000: "infinity", 0xF000: "-infin
 
 
 def numeric_type(modifier: int, unconstrained: str) -> PostgresType:
-    """numeric(p,s) as a decimal that holds every such value: a negative scale has zeros before the point instead,
-    and a scale above the precision needs as many digits as the scale (hard case T02)."""
+    """Return the type for numeric(p,s): a decimal that holds every such value.
+
+    A negative scale has zeros before the point instead, and a scale above the precision needs as many digits as the
+    scale (hard case T02).
+    """
     if modifier < 0:
         chosen = _SETTING.fullmatch(unconstrained)
         if chosen is None:
@@ -74,7 +77,8 @@ def _arrow(precision: int, scale: int) -> pa.DataType | None:
 
 
 def decimal_text(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, where: Where) -> pa.Array:
-    """A numeric with a fixed scale. A value with more digits than that stops the capture, it is never rounded."""
+    """Decode the text of a numeric with a fixed scale. A value with more digits than that stops the capture, it is
+    never rounded."""
     first, second = cells.byte(0), cells.byte(1)
     nan, up = first == ord("N"), first == ord("I")
     down = (first == ord("-")) & (second == ord("I"))
@@ -101,7 +105,8 @@ def decimal_text(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, whe
 
 
 def decimal(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, where: Where) -> pa.Array:
-    """A numeric with a fixed scale: groups of four digits around the point, gathered group by group."""
+    """Decode the binary format of a numeric with a fixed scale: groups of four digits around the point, gathered group
+    by group."""
     buffer, present = cells.buffer, cells.present
     groups, weight = buffer.int16(cells.start) & 0xFFFF, buffer.int16(cells.start + 2)
     sign = buffer.int16(cells.start + 4) & 0xFFFF
@@ -116,7 +121,7 @@ def decimal(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, where: W
     groups = np.where(present & ~special, groups, 0)
 
     def group(power: int) -> Int64s:
-        """The digits that count 10000 ** power."""
+        """Return the digits that count 10000 ** power."""
         at = weight - power
         there = (at >= 0) & (at < groups)
         return np.where(there, buffer.int16(np.where(there, cells.start + 8 + 2 * at, 0)), 0)
@@ -146,7 +151,7 @@ def decimal(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, where: W
 
 
 def numeric(cells: Cells, where: Where) -> pa.Array:
-    """A numeric without precision as the server prints it: every digit, and `dscale` digits after the point.
+    """Return a numeric without precision as the server prints it: every digit, and `dscale` digits after the point.
 
     The source of each byte of the text is computed for one piece of the values at a time.
     """

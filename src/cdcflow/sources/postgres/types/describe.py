@@ -1,7 +1,7 @@
-"""Which type each column of a table has, and so which decoders: a table's shape with a codec for every column.
+"""Chooses the type of each column of a table, and so its decoders: a table's shape with a codec for every column.
 
-Backfill and stream must give the same value for the same row, so both take their decoders from here. Every type has
-a decoder for the server's text. Some have one for its binary format too; the stream may ask for binary when all
+Backfill and stream must give the same value for the same row, so both take their decoders from here. Every type has a
+decoder for the server's text. Some have one for its binary format too; the stream may request binary values when all
 captured columns have one, and a chunk's COPY (always binary as a format) carries the others as `column::text`.
 """
 
@@ -65,8 +65,8 @@ class AttributeInfo:
 class Policy:
     """How to treat values that the Arrow type cannot hold, and `numeric` without precision; and the tables' numbers.
 
-    Named as in `cdcflow.config.Postgres`. `columns` overrides either for one column by its full name. `numbers`: those
-    of the log that the tables are described for.
+    The fields are named as in `cdcflow.config.Postgres`. `columns` overrides either for one column by its full name.
+    `numbers`: the numbers in the log that the tables are described for.
     """
 
     special_values: Special = "stop"
@@ -97,8 +97,8 @@ class Codec:
 class DescribedTable:
     """A table's shape with a codec for every column, in the order in which rows carry them.
 
-    `has_binary`: every column has a binary decoder. `copy_expressions`: what a chunk's COPY selects, one per column.
-    `kept`: how the values of columns that a setting concerns are kept, by column number.
+    `has_binary`: every column has a binary decoder. `copy_expressions`: the expressions that a chunk's COPY selects,
+    one per column. `kept`: the policies of columns that a setting concerns, by column number.
     """
 
     table: Table
@@ -115,13 +115,13 @@ def describe_table(
     identity: Identity,
     policy: Policy,
 ) -> DescribedTable:
-    """The table's shape and codecs.
+    """Return the table's shape and codecs.
 
     `attributes` are the published columns in the order in which rows carry them; those with `in_key` are the key.
 
     Raises:
         ConfigurationError: the policy for a column is not one that its type knows, or would make keys of different
-            rows one; or a column's name is taken.
+            rows equal; or a column's name is taken.
     """
     check_columns(table, [a.name for a in attributes])
     types = [_type_of(a, table, policy) for a in attributes]
@@ -166,8 +166,10 @@ def _policies_by_column(
 
 
 def standing_in(arrow: pa.DataType) -> tuple[int, int] | None:
-    """A type of the server's own, with its modifier, whose values are this in Arrow; None: texts, which every type has
-    another binary format for."""
+    """Return a type of the server's own, with its modifier, whose values are of this Arrow type.
+
+    None for texts: every type of the server has another binary format for them.
+    """
     if pa.types.is_decimal(arrow):
         return NUMERIC_OID, (arrow.precision << 16 | arrow.scale) + 4
     if pa.types.is_string(arrow):
@@ -176,7 +178,7 @@ def standing_in(arrow: pa.DataType) -> tuple[int, int] | None:
 
 
 def arrow_type(attribute: AttributeInfo, table: TableId, policy: Policy) -> pa.DataType:
-    """The Arrow type that a column's values have in the log.
+    """Return the Arrow type that a column's values have in the log.
 
     Raises:
         ConfigurationError: the policy for a column is not one that its type knows.
@@ -185,7 +187,7 @@ def arrow_type(attribute: AttributeInfo, table: TableId, policy: Policy) -> pa.D
 
 
 def decode(codec: Codec, cells: Cells, *, as_binary: bool) -> pa.Array:
-    """One column's cells as Arrow, in the format in which they came."""
+    """Decode one column's cells to Arrow, in the format in which they arrived."""
     if not as_binary:
         return codec.text.decode(cells, codec.where)
     if codec.binary is None:
@@ -201,13 +203,13 @@ def _column(attribute: AttributeInfo, kind: PostgresType) -> Column:
 
 
 def _copy_expression(attribute: AttributeInfo, kind: PostgresType) -> str:
-    """What a chunk's COPY (FORMAT binary) selects for this column: the column, or its text."""
+    """Return what a chunk's COPY (FORMAT binary) selects for this column: the column, or its text."""
     name = quote_name(attribute.name)
     return name if kind.binary is not None else output_text(name)
 
 
 def quote_name(name: str) -> str:
-    """An identifier in SQL, whatever characters it has (hard case S01)."""
+    """Return an identifier in SQL, whatever characters it has (hard case S01)."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -94,7 +94,7 @@ class TypeName:
 
 
 def type_name(text: str) -> TypeName | None:
-    """The parts of a type's name; `None` if cdcflow does not know it."""
+    """Return the parts of a type's name; None if cdcflow does not know it."""
     found = _TYPE.fullmatch(" ".join(text.lower().split()))
     if found is None:
         return None
@@ -106,11 +106,11 @@ def type_name(text: str) -> TypeName | None:
 
 
 def column_type(table: TableId, column: str, text: str, policy: Policy) -> ColumnType:
-    """The type that a column with this type has in the log.
+    """Return the type that a column with this type has in the log.
 
     Raises:
         ConfigurationError: the policy of the settings does not fit the type.
-        ValueError: cdcflow does not know the name; with the nearest one.
+        ValueError: cdcflow does not know the name; the text has the most similar one.
     """
     found = _TYPE.fullmatch(" ".join(text.lower().split()))
     if found is None:

@@ -1,4 +1,4 @@
-"""Booleans, integers and floats, which have their own Arrow types."""
+"""Decodes booleans, integers and floats, which have their own Arrow types."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def boolean(cells: Cells, where: Where) -> pa.Array:
 
 
 def number_text(arrow: pa.DataType, cells: Cells, where: Where) -> pa.Array:
-    """Integers and floats; Arrow's float parser rounds to nearest, so the shortest text gives the same bits."""
+    """Decode integers and floats from text. Arrow's float parser rounds to nearest, so the shortest text gives the same
+    bits."""
     return cast(cells.binary(), arrow, where, f"a number that {arrow} holds")
 
 
@@ -71,7 +72,7 @@ def float8(cells: Cells, where: Where) -> pa.Array:
 
 
 def _floats(values: npt.NDArray[np.float32] | npt.NDArray[np.float64], cells: Cells) -> pa.Array:
-    """Every NaN becomes the same one, as it does on the way through text."""
+    """Return floats in which every NaN has the same bits, like the result of a conversion to text and back."""
     if np.isnan(values).any():
         values = np.where(np.isnan(values), values.dtype.type(np.nan), values)
     return pa.array(values, mask=cells.mask, from_pandas=False)

@@ -1,14 +1,14 @@
-"""The text of a value in its row's digest (`model.digest`), in PostgreSQL's SQL: functions that the tables
-of types name. Pure.
+"""The text of a value in its row's digest (`model.digest`), in PostgreSQL's SQL: functions that the tables of types
+name. Pure.
 
-Each takes the quoted name of a column of the table `t`, and the server's name of its type.
+Each function takes the quoted name of a column of the table `t`, and the server's name of its type.
 """
 
 from __future__ import annotations
 
 
 def number(name: str, source: str) -> str:
-    """As `concat` prints it."""
+    """Return a number as `concat` prints it."""
     return f"t.{name}"
 
 
@@ -34,25 +34,29 @@ def microseconds(name: str, source: str) -> str:
 
 
 def with_length(name: str, source: str) -> str:
-    """After its length in bytes, as a cast to text prints it: for types whose output function does the same."""
+    """Return the value as a cast to text prints it, after its length in bytes: for types whose output function does the
+    same."""
     return _with_length(f"t.{name}::text")
 
 
 def text(name: str, source: str) -> str:
-    """Text that the server sends unchanged. A cast would drop the padding of char(n)."""
+    """Return text that the server sends unchanged. A cast would drop the padding of char(n)."""
     if source in ("text", "json") or _is_varchar(source):
         return with_length(name, source)
     return _with_length(f"CASE WHEN t.{name} IS NOT NULL THEN pg_catalog.format('%s', t.{name}) END")
 
 
 def printed_text(name: str, source: str) -> str:
-    """Every other type, as a chunk's COPY has it printed. A cast would add a netmask to inet."""
+    """Return a value of any other type as a chunk's COPY has it printed. A cast would add a netmask to inet."""
     return with_length(name, source) if _is_varchar(source) else _with_length(output_text(name))
 
 
 def output_text(name: str) -> str:
-    """A column by its type's own output function, which `format` calls. A cast to text is different for some types. A
-    composite with a NULL field is neither NULL nor NOT NULL in SQL, hence DISTINCT."""
+    """Return a column printed by its type's own output function, which `format` calls.
+
+    A cast to text is different for some types. A composite with a NULL field is neither NULL nor NOT NULL in SQL, hence
+    DISTINCT.
+    """
     return f"CASE WHEN {name} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', {name}) END"
 
 

@@ -1,8 +1,8 @@
-"""Dates, times and intervals.
+"""Decodes dates, times and intervals.
 
 The session settings that their text depends on are fixed (hard case P67): DateStyle ISO, IntervalStyle postgres,
-TimeZone UTC. The usual values take Arrow's own parsers. The odd ones (BC, years of more than four digits, infinities)
-are picked out first and take a regular expression over the few of them.
+TimeZone UTC. Arrow's own parsers handle the usual values. The odd ones (BC, years of more than four digits, infinities)
+are picked out first, and a regular expression parses these few.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def timestamp(zoned: bool, cells: Cells, where: Where) -> pa.Array:
 
 
 def time(zoned: bool, cells: Cells, where: Where) -> pa.Array:
-    """Times as the server prints them: 24:00:00 exists, and an offset may have seconds (hard case T06)."""
+    """Decode times as the server prints them: 24:00:00 exists, and an offset may have seconds (hard case T06)."""
     check_size(cells, 12 if zoned else 8, where)
     micros = np.where(cells.present, cells.buffer.int64(cells.start), 0)
     seconds, fraction = micros // 1_000_000, micros % 1_000_000
@@ -177,7 +177,7 @@ def _within_range(
 
 
 def _ends(arrow: pa.DataType, bits: int) -> tuple[pa.Scalar, pa.Scalar]:
-    """The greatest and the least value of a date or timestamp type, for `clamp`."""
+    """Return the greatest and the least value of a date or timestamp type, for `clamp`."""
     plain = pa.int32() if bits == 32 else pa.int64()
     greatest = 2 ** (bits - 1) - 1
     ends = pa.array([greatest, -greatest - 1], plain).view(arrow)
@@ -198,7 +198,7 @@ def _with_odd(
     pattern: str,
     convert: Callable[[dict[str, Int64s]], tuple[Int64s, Bools]],
 ) -> pa.Array:
-    """Dates or timestamps, some of them odd: those are parsed with the pattern, the others by Arrow's parser."""
+    """Decode dates or timestamps: the odd ones with the pattern, the others with Arrow's parser."""
     up, down = _infinite(cells)
     usual = cast(cells.without(odd).binary(), arrow, where, "a date or timestamp (DateStyle must be ISO)")
     values = usual.view(pa.int32() if width is np.int32 else pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
@@ -218,7 +218,7 @@ def _with_odd(
 
 
 def _parts(pattern: str, cells: Cells, where: Where, expected: str) -> dict[str, Int64s]:
-    """The named groups of a pattern as numbers, 0 where a group is absent; NULL cells give 0.
+    """Return the named groups of a pattern as numbers, 0 if a group is absent; NULL cells give 0.
 
     `sign` and `bc` are -1 if the text has a minus or BC; `f` is microseconds.
     """
@@ -241,7 +241,7 @@ def _parts(pattern: str, cells: Cells, where: Where, expected: str) -> dict[str,
 
 
 def _days(parts: dict[str, Int64s]) -> Int64s:
-    """Days since 1970; the year before 1 is 1 BC."""
+    """Return the days since 1970; the year before 1 is 1 BC."""
     year = np.where(parts["bc"] == -1, 1 - parts["y"], parts["y"])
     return days_since_1970(year, parts["m"], parts["d"])
 

@@ -1,6 +1,6 @@
-"""Text and bytes: the text family, enums, json, bytea, and every type that is kept as the server's text.
+"""Decodes text and bytes: the text family, enums, json, bytea, and every type that is kept as the server's text.
 
-Among those are ranges, composites, network addresses, geometry and the types of extensions.
+Among the latter are ranges, composites, network addresses, geometry and the types of extensions.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _NIBBLE[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16, dtype=np.u
 
 
 def text(cells: Cells, where: Where) -> pa.Array:
-    """Text as the server prints it; the same in both formats for the text family, json and enums."""
+    """Decode text as the server prints it; the same in both formats for the text family, json and enums."""
     return utf8(cells.binary(), where)
 
 
 def utf8(array: pa.Array, where: Where) -> pa.Array:
-    """Bytes as text.
+    """Return bytes as text.
 
     Raises:
         ConfigurationError: some are not UTF-8, which only a database with encoding SQL_ASCII sends.
@@ -42,7 +42,7 @@ def utf8(array: pa.Array, where: Where) -> pa.Array:
 
 
 def jsonb(cells: Cells, where: Where) -> pa.Array:
-    """A version byte, then the text."""
+    """Decode jsonb in the binary format: a version byte, then the text."""
     if not ((cells.byte(0) == 1) | ~cells.present).all():
         raise unreadable(where, "jsonb of version 1")
     return utf8(cells.without_prefix(1).binary(), where)

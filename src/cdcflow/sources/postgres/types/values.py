@@ -1,7 +1,8 @@
-"""What the decoders of all types share: their shape, their errors, and values that the Arrow type cannot hold.
+"""The parts that decoders of all types share: their signature, their errors, and values that the Arrow type cannot
+hold.
 
-A decoder turns one column's cells, a batch at a time, into an Arrow array. NULL cells stay NULL. No error here
-contains a value, nor is one chained to the Arrow error that caused it, because that one contains it.
+A decoder turns one column's cells, a batch at a time, into an Arrow array. NULL cells stay NULL. No error here contains
+a value, nor is one chained to the Arrow error that caused it, because that one contains it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from cdcflow.sources.engine.buffers import Bools, Cells, protocol_error
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Which column is being decoded, for errors; and how to treat values that its Arrow type cannot hold."""
+    """The column that is being decoded, for errors; and how to treat values that its Arrow type cannot hold."""
 
     column: str
     type_text: str
@@ -37,8 +38,8 @@ Decode = Callable[[Cells, Where], pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class ValueDecoder:
-    """One format of one type. `kernel` names the equivalent compiled kernel (`compiled/decode.pyx`; "" if it has none);
-    `element` is the decoder of a list's elements, which its kernel must know."""
+    """The decoder of one format of one type. `kernel` names the equivalent compiled kernel (`compiled/decode.pyx`; ""
+    if it has none); `element` is the decoder of a list's elements, which its kernel must know."""
 
     decode: Decode
     kernel: str = ""
@@ -51,8 +52,8 @@ RowText = Callable[[str, str], str]
 
 @dataclass(frozen=True, slots=True)
 class PostgresType:
-    """What one type becomes, and by which decoders. `binary` None: only the server's text is understood. `lossy`: it
-    has values that `arrow` cannot hold. `digest` None: its values have no text that is the same everywhere."""
+    """How one type is stored, and its decoders. `binary` None: only the server's text is understood. `lossy`: it has
+    values that `arrow` cannot hold. `digest` None: its values have no text that is the same everywhere."""
 
     arrow: pa.DataType
     text: ValueDecoder
@@ -72,7 +73,7 @@ class Unholdable:
 
 
 def unreadable(where: Where, expected: str) -> InvariantViolated:
-    """The error for a value that is not what the server prints for its type."""
+    """Return the error for a value that is not what the server prints for its type."""
     return InvariantViolated(
         f"decoding {where}: a value is not {expected}; the session's settings or this server's output are not what "
         "cdcflow knows (the value is not shown)",
@@ -81,7 +82,7 @@ def unreadable(where: Where, expected: str) -> InvariantViolated:
 
 
 def apply_policy(array: pa.Array, unholdable: Sequence[Unholdable], where: Where) -> pa.Array:
-    """`array` (NULL where a value cannot be held) with such values treated according to the policy.
+    """Return `array` with values that it cannot hold (NULL in it so far) treated according to the policy.
 
     Raises:
         ConfigurationError: the policy is to stop.
@@ -117,5 +118,5 @@ def cast(strings: pa.Array, arrow: pa.DataType, where: Where, expected: str) -> 
 
 
 def integers(values: Int64s | npt.NDArray[np.int32], cells: Cells, arrow: pa.DataType) -> pa.Array:
-    """Numbers as an Arrow array of the same width, NULL where the cells are."""
+    """Return numbers as an Arrow array of the same width, NULL where the cells are."""
     return pa.array(values, mask=cells.mask).view(arrow)
