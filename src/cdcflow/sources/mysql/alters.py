@@ -1,4 +1,4 @@
-"""ALTER TABLE: whether existing rows may have other values after it. Pure.
+"""Decides, for an ALTER TABLE, whether existing rows may have other values after it. Pure.
 
 The binary log contains the statement, but not what it did to rows. A statement counts as filling (it may change
 existing values) unless every one of its clauses is known to keep all values; an unknown clause counts. Two seemingly
@@ -58,8 +58,11 @@ class Redefined:
 
 @dataclass(frozen=True, slots=True)
 class Altered:
-    """What ALTER TABLE may do to values: `fills`: it may change them; `redefined`: these columns may, unless each only
-    became wider. `renamed`: the earlier and the new names of columns; where there are any, it fills."""
+    """The effect that ALTER TABLE may have on values.
+
+    `fills`: it may change them. `redefined`: it may change the values of these columns, unless each only became wider.
+    `renamed`: the earlier and the new names of columns; if it renames any, it fills.
+    """
 
     fills: bool
     redefined: tuple[Redefined, ...] = ()
@@ -70,7 +73,7 @@ HARMLESS = Altered(fills=False)
 
 
 def alter_effects(tokens: Sequence[SqlToken]) -> Altered:
-    """What the clauses of ALTER TABLE do; `tokens` are those after the table's name."""
+    """Return the effects of the clauses of ALTER TABLE; `tokens` are those after the table's name."""
     redefined: list[Redefined] = []
     clauses = list(split_clauses(tokens))
     for clause in clauses:
@@ -83,7 +86,7 @@ def alter_effects(tokens: Sequence[SqlToken]) -> Altered:
 
 
 def renamed_columns(clauses: Iterable[Sequence[SqlToken]]) -> tuple[tuple[str, str], ...]:
-    """The earlier and the new names of the columns that these clauses rename."""
+    """Return the earlier and the new names of the columns that these clauses rename."""
     found = []
     for clause in clauses:
         at = _behind_options(clause, 0)
@@ -116,7 +119,7 @@ def widens(column: Redefined, before: ServerColumn, now: ServerColumn) -> bool:
 
 
 def split_clauses(tokens: Sequence[SqlToken]) -> Iterator[Sequence[SqlToken]]:
-    """The parts between commas, ignoring commas in parentheses."""
+    """Split tokens at commas, except commas in parentheses."""
     begin = depth = 0
     for at, token in enumerate(tokens):
         if token.is_name:
@@ -129,7 +132,7 @@ def split_clauses(tokens: Sequence[SqlToken]) -> Iterator[Sequence[SqlToken]]:
 
 
 def _clause(clause: Sequence[SqlToken]) -> bool | Redefined:
-    """Whether a clause fills, or the redefined column, which must still be compared."""
+    """Return whether a clause fills, or the column that it redefines, which must still be compared."""
     at = _behind_options(clause, 0)
     if at == len(clause):
         return False
@@ -155,7 +158,7 @@ def _clause(clause: Sequence[SqlToken]) -> bool | Redefined:
 
 
 def _behind_options(clause: Sequence[SqlToken], at: int) -> int:
-    """The index of the first token that does not belong to a harmless option."""
+    """Return the index of the first token, from `at`, that does not belong to a harmless option."""
     while at < len(clause):
         if clause[at].word == "ENGINE":
             value = at + 1 + (name_at(clause, at + 1) == "=")
@@ -202,7 +205,8 @@ def _comes_filled(definition: Sequence[SqlToken]) -> bool:
 
 
 def _redefinition(clause: Sequence[SqlToken], at: int) -> bool | Redefined:
-    """MODIFY or CHANGE: the new definition if it can be compared with the old one; otherwise True: it fills."""
+    """Return the new definition of a MODIFY or CHANGE if it can be compared with the old one; otherwise True:
+    it fills."""
     is_change = clause[at].word == "CHANGE"
     at = behind_if(clause, at + 1 + (word_at(clause, at + 1) == "COLUMN"))
     name = name_at(clause, at)

@@ -5,7 +5,7 @@
     replica   ────────────────────[low]──┬─────────▶                the snapshot of a chunk
 
 A chunk is read only once the replica has executed every transaction that the primary had executed when low was
-committed. What its snapshot sees is known by GTIDs, which mean the same at both servers:
+committed. Its snapshot's visibility is known by GTIDs, which mean the same at both servers:
 
     MySQL     seen: `@@gtid_executed` before the snapshot; not seen: what is neither in that set after the snapshot, nor
               owned by a session (as at a primary, see `fences`)
@@ -13,7 +13,8 @@ committed. What its snapshot sees is known by GTIDs, which mean the same at both
               so the snapshot sees exactly what this table has
 
 A replica must have all that its primary has, and nothing else. After each snapshot, its set of transactions is compared
-with the primary's, and before each, filters are looked for. What is written at it without being logged cannot be found.
+with the primary's, and before each, cdcflow checks that it has no filters. Changes that are written at the replica
+without being logged cannot be found.
 
 Shapes are read at the replica, in a separate catalog. They must be the primary's: a replica may have other columns.
 """
@@ -58,7 +59,7 @@ _OTHER_TABLES = (
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """The transactions that a server has executed, as it writes their set."""
+    """The set of transactions that a server has executed, in the server's own text."""
 
     flavor: Flavor
     text: str
@@ -75,7 +76,7 @@ class Executed:
 
 
 class BackfillReplica:
-    """A replica of the source. Thread-safe. It connects when a chunk is read, not before.
+    """A replica of the source. Thread-safe. It connects when the first chunk is read.
 
     `primary` and `catalog`: the catalogs of the source and of the replica, which `connector` leads to.
     """
@@ -94,7 +95,7 @@ class BackfillReplica:
     # ── at the primary ──────────────────────────────────────────────────────────────────────────────────────
 
     def require(self, primary: Connection) -> Executed:
-        """Later chunks see at least what is executed at the primary now."""
+        """Have later chunks see at least the transactions that are executed at the primary now. Return their set."""
         end = binlog_status.end(primary)
         executed = Executed(self._flavor, _executed_at_primary(primary, self._flavor))
         self._end = end
@@ -102,7 +103,7 @@ class BackfillReplica:
         return executed
 
     def visibility(self, primary: Connection) -> GtidVisibility:
-        """What all later chunks see: each of them waits until the replica has executed it."""
+        """Return what all later chunks see: each of them waits until the replica has executed it."""
         with self._delivered.look():
             self._promised = self.require(primary)
             return self._delivered.fence(self._promised.gtids)
@@ -111,7 +112,7 @@ class BackfillReplica:
 
     @contextlib.contextmanager
     def snapshot(self, connection: Connection) -> Iterator[Snapshot]:
-        """A snapshot that lasts as long as the block."""
+        """Take a snapshot that lasts as long as the block."""
         with contextlib.ExitStack() as stack:
             with self._delivered.look():  # nothing that is waited for is forgotten until the fence exists
                 self._wait(connection)
@@ -120,7 +121,8 @@ class BackfillReplica:
 
     @contextlib.contextmanager
     def whole(self, connection: Connection, table: str, locking: Callable[[], Connection]) -> Iterator[Snapshot]:
-        """See `SnapshotTaker.whole`. While the table is locked, nothing that concerns it is being executed."""
+        """Take a snapshot of one table; see `SnapshotTaker.whole`. While the table is locked, no transaction that
+        concerns it is being executed."""
         if self._flavor == "mariadb":
             with self.snapshot(connection) as taken:
                 yield taken
@@ -142,10 +144,10 @@ class BackfillReplica:
             _roll_back(connection)
 
     def current(self, table: TableId) -> tuple[CatalogTable, DescribedTable]:
-        """The table as the replica has it now.
+        """Return the table's current definition at the replica.
 
         Raises:
-            SourceUnavailable: it is not what the primary has now.
+            SourceUnavailable: it is not the primary's current one.
         """
         entry = self._catalog.look_up(table)
         described = self._catalog.describe_entry(entry)
@@ -178,8 +180,11 @@ class BackfillReplica:
             _roll_back(connection)
 
     def _take_bounded(self, connection: Connection) -> tuple[GtidVisibility, ...]:
-        """MySQL: a snapshot, taken while nothing is being executed if such a time occurs; otherwise with two bounds.
-        Call it within a `look`."""
+        """Take a MySQL snapshot while no transaction is being executed, if such a time occurs; otherwise with two
+        bounds.
+
+        Call it within a `look`.
+        """
         for tries_left in reversed(range(EXACT_TRIES)):
             before, _, owned, after = at_once(connection, _EXECUTED, _SNAPSHOT, "SELECT @@GLOBAL.gtid_owned", _EXECUTED)
             seen = MysqlGtids.parse(str(before[0][0]))
@@ -194,7 +199,7 @@ class BackfillReplica:
         return fences
 
     def _take_exact(self, connection: Connection) -> GtidVisibility:
-        """MariaDB: a snapshot, and what it sees. Call it within a `look`."""
+        """Take a MariaDB snapshot, and return what it sees. Call it within a `look`."""
         query(connection, _SNAPSHOT)
         applied = MariadbGtids()
         for domain, server, number in _rows_of(connection, _APPLIED, _READ_APPLIED):
@@ -209,7 +214,8 @@ class BackfillReplica:
         return position_at(fences, self._end, connection)
 
     def _check_promise(self, seen: Executed) -> None:
-        """Check that a snapshot sees what `visibility` promised: that may have been forgotten since."""
+        """Check that a snapshot sees everything that `visibility` promised. Fences no longer show it if it was
+        forgotten since."""
         if not seen.covers(self._promised):
             raise self.waits.lagging(seen, self._promised)
 
@@ -234,8 +240,10 @@ def _executed_at_replica(connection: Connection, flavor: Flavor) -> str:
 
 
 def errant(primary: Connection, executed: Executed) -> str:
-    """What of this set the primary does not have; "" if it has everything. MySQL: a transaction that is being
-    committed there, and may wait for a replica, is owned by its session."""
+    """Return the transactions of this set that the primary does not have; "" if it has all.
+
+    MySQL: a transaction that is being committed at the primary, and may wait for a replica, is owned by its session.
+    """
     if executed.flavor == "mariadb":
         here = Executed("mariadb", _executed_at_primary(primary, "mariadb"))
         return "" if here.covers(executed) else executed.text
@@ -246,7 +254,7 @@ def errant(primary: Connection, executed: Executed) -> str:
 
 
 def problem_of_replica(connection: Connection, flavor: Flavor, primary: Catalog) -> str | None:
-    """Why no rows can be read at a server; None if it replicates everything of the source by GTIDs.
+    """Return why no rows can be read at a server; None if it replicates everything of the source by GTIDs.
 
     Raises:
         RightMissing: cdcflow may not see how it replicates.
@@ -304,7 +312,7 @@ def _rows_of(connection: Connection, statement: str, right: str) -> list[Any]:
 
 @contextlib.contextmanager
 def _naming(connection: Connection, right: str) -> Iterator[None]:
-    """Raises RightMissing, with the GRANT, for what the server denies."""
+    """Turn the server's refusals inside the block into RightMissing, with the GRANT of `right`."""
     try:
         yield
     except pymysql.Error as error:
@@ -341,7 +349,7 @@ def check_at_first_start(connector: Connector, primary: Catalog) -> None:
 
 
 def find_problem(connector: Connector, primary: Catalog) -> str | None:
-    """Why no rows can be read at the server that a connector leads to; None if they can."""
+    """Return why no rows can be read at the server that a connector leads to; None if they can."""
     connection = connector.connect("replica")
     try:
         with connector.mapping_errors(f"checking {connector.address} ({SETTING})"):
@@ -358,7 +366,7 @@ def find_problem(connector: Connector, primary: Catalog) -> str | None:
 
 
 def no_gtids(address: object) -> ConfigurationError:
-    """The error for a source whose transactions have no GTIDs."""
+    """Return the error for a source whose transactions have no GTIDs."""
     return ConfigurationError(
         f"reading rows from the replica of {SETTING}: the transactions of {address} have no GTIDs, and what a "
         "replica's snapshot sees cannot be determined without them",

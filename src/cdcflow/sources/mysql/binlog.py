@@ -1,4 +1,4 @@
-"""Events of the binary log to transactions, in columns.
+"""Decodes events of the binary log to transactions, in columns.
 
     ROTATE FORMAT …  G b t r r X   G b t r X   G ddl   H            G: GTID  b: BEGIN  t: table map  r: rows  X: XID
                      ── run ──────────────────         Advanced     H: heartbeat
@@ -11,9 +11,9 @@ depend on its size.
 The order is that of the log, and a transaction's number (`xid`) is the coordinate of its commit: a number composed of
 file and byte. A position is only ever reported between two transactions (hard case M11).
 
-What was delivered is skipped: through a coordinate, if the server is the one that the position is from, and by GTID
-(M12). While XA transactions are prepared, a restart reads again from before the oldest of them (`BinlogPosition.xa`),
-holds its rows again and skips all other transactions.
+Transactions that were delivered before are skipped: through a coordinate, if the server is the one that the position is
+from, and by GTID (M12). While XA transactions are prepared, a restart reads again from before the oldest of them
+(`BinlogPosition.xa`), holds its rows again and skips all other transactions.
 """
 
 from __future__ import annotations
@@ -121,7 +121,8 @@ class BinlogDecoder:
         return not self._waiting and self._open is None
 
     def close(self) -> None:
-        """The connection is gone: discard partly received transactions and their spools. It sends them again."""
+        """Discard partly received transactions and their spools, because the connection is gone. The next one receives
+        them again."""
         if self._open is not None:
             self._open.large.discard()
         for held in self._held.values():
@@ -131,7 +132,8 @@ class BinlogDecoder:
     # ── files and parts ─────────────────────────────────────────────────────────────────────────────────────
 
     def rotate(self, file: BinlogFile, pos: int) -> list[StreamEvent]:
-        """The events that follow are in this file, starting at this byte. Table ids start over (hard case M13)."""
+        """Begin a file: the events that follow are in it, starting at this byte. Table ids start over (hard
+        case M13)."""
         if not self.idle:
             raise InvariantViolated(
                 f"the binary log continues in file {file} inside a transaction", runbook="stream-not-understood"
@@ -141,11 +143,11 @@ class BinlogDecoder:
         return self.progress.advance(pos, self._gtids.text(), self._held_text(), known=False)
 
     def file_began(self, seconds: int) -> None:
-        """The server created this file at that time."""
+        """Note the time (seconds since 1970) at which the server created the current file."""
         self.progress.began = seconds
 
     def decode(self, events: Events) -> list[StreamEvent]:
-        """What these events of one file complete. ROTATE and FORMAT_DESCRIPTION events must not be passed here.
+        """Return what these events of one file complete. ROTATE and FORMAT_DESCRIPTION events must not be passed here.
 
         Raises:
             SourceUnavailable: bytes that the format does not allow; nothing was lost, connect again.
@@ -167,7 +169,7 @@ class BinlogDecoder:
         return [*again, *out]
 
     def _by_begin(self, events: Events) -> Iterator[Events]:
-        """These events, split where the stream reaches the beginning of tables (always between transactions)."""
+        """Split these events where the stream reaches the beginning of tables (always between transactions)."""
         while len(events) and (due := self._statements.next_begin) is not None:
             first = int(np.searchsorted(self.progress.base | events.reach, due.value, side="right"))
             if first == len(events):
@@ -214,7 +216,7 @@ class BinlogDecoder:
         return self._open_transaction(events)
 
     def _delivered_before(self, openers: Openers, coordinates: Int64s) -> Bools:
-        """Which of these transactions were delivered before, by coordinate and by GTID."""
+        """Return which of these transactions were delivered before, by coordinate and by GTID."""
         out: Bools = coordinates <= self.progress.skip_until.value
         known = self._before
         if isinstance(self._gtids, MysqlGtids):
@@ -229,7 +231,8 @@ class BinlogDecoder:
         return out
 
     def _held_text(self) -> str:
-        """The part of a position about the held XA transactions (where the oldest begins) and the file."""
+        """Return the last part of a position's text: where the oldest held XA transaction begins, and when the file
+        began."""
         began = began_text(self.progress.began)
         for held in self._held.values():
             return f";xa={held.again.file}:{held.again.pos};{held.again.gtids}{began}"
@@ -279,7 +282,8 @@ class BinlogDecoder:
         return out + self._trailing(events, spelled[len(groups) - 1], int(groups.openers.commit_ts[-1]))
 
     def _trailing(self, events: Events, gtids: str, commit_ts: int = 0) -> list[StreamEvent]:
-        """How far events reach that end outside a transaction; the last transaction was committed at `commit_ts`."""
+        """Return the progress through events that end outside a transaction; the last transaction was committed at
+        `commit_ts`."""
         known = int(events.type[-1]) in _IS_HEARTBEAT or bool(np.isin(events.type, _ENDS).any())
         reach = int(events.reach[-1])
         return self.progress.advance(reach, gtids, self._held_text(), known=known, commit_ts=commit_ts)
@@ -287,7 +291,7 @@ class BinlogDecoder:
     def _marks(
         self, events: Events, groups: Groups, coordinates: Int64s, tokens: list[tuple[int, str]]
     ) -> list[tuple[int, str]]:
-        """Marks, each with the number of the last transaction before it (-1: before all of these)."""
+        """Return marks, each with the number of the last transaction before it (-1: before all of these)."""
         written = [(groups.of(at), token) for at, token in tokens if not token.startswith(HEARTBEAT)]
         expected = [
             (int(np.searchsorted(coordinates, coordinate.value, side="right")) - 1, token.text)
@@ -298,7 +302,7 @@ class BinlogDecoder:
     # ── transactions that go into a spool ───────────────────────────────────────────────────────────────────
 
     def _open_transaction(self, events: Events) -> list[StreamEvent]:
-        """A transaction whose first event is the first of these."""
+        """Open the transaction that begins with the first of these events, and decode what has arrived of it."""
         if self._statements.next_begin is not None:
             # It may be an XA transaction that is committed after the position where its tables begin.
             self._statements.begin(None)
@@ -347,7 +351,7 @@ class BinlogDecoder:
         now.large.write(self._open_spool, batches, np.repeat(segment, np.diff(rows_before)))
 
     def _end(self, events: Events, statement: Statement | None, now: _Open) -> list[StreamEvent]:
-        """The last event of a transaction decides what happens to its rows."""
+        """End a transaction: its last event decides what happens to its rows."""
         for table in now.large.taken_back if not isinstance(statement, Rollback) else now.large.tables:
             self._statements.check_transactional(table)
         pos = int(events.reach[0])
@@ -378,7 +382,7 @@ class BinlogDecoder:
         return out + self.progress.advance(pos, gtids, self._held_text(), known=True, commit_ts=commit_ts)
 
     def _decide_xa(self, end: XaEnd, *, delivered: bool) -> PreparedTransaction | None:
-        """The held transaction that XA COMMIT or XA ROLLBACK refers to; None if nothing is to be delivered.
+        """Return the held transaction that XA COMMIT or XA ROLLBACK refers to; None if nothing is to be delivered.
 
         Raises:
             HistoryLost: it was prepared before the position where cdcflow began to read.
@@ -398,7 +402,8 @@ class BinlogDecoder:
 
 
 def _origins(groups: Groups, purges: list[tuple[int, str]], full: Int64s) -> pa.Array | None:
-    """Each transaction's origin: the name in its last purge mark, or the tag of its GTID; None if none has one."""
+    """Return each transaction's origin: the name in its last purge mark, or the tag of its GTID; None if none
+    has one."""
     gtids = groups.openers.gtids
     if not purges and not gtids.has_tags:
         return None

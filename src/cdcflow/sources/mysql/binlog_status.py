@@ -1,4 +1,4 @@
-"""What a server reports about its binary log: the end, the files, the transactions in it; and the server's identity."""
+"""Queries a server about its binary log: the end, the files, the transactions in it; and the server's identity."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from cdcflow.sources.mysql.position import BinlogFile, BinlogPosition, Coordinat
 
 @dataclass(frozen=True, slots=True)
 class BinlogEnd:
-    """The end of the binary log, whether its last transactions are visible or not. `filters`: databases it excludes."""
+    """The end of the binary log, whether its last transactions are visible or not. `filters`: the databases that the
+    log excludes."""
 
     file: BinlogFile
     pos: int
@@ -33,17 +34,17 @@ RENAMED = (8, 2)
 
 
 def end_statement(connection: Connection) -> str:
-    """The statement that returns the end of this server's binary log (M56)."""
+    """Return the statement that queries the end of this server's binary log (M56)."""
     text = connection.get_server_info()
     is_renamed = "MariaDB" not in text and version_of(text) >= RENAMED
     return "SHOW BINARY LOG STATUS" if is_renamed else "SHOW MASTER STATUS"
 
 
 def end(connection: Connection) -> BinlogEnd:
-    """The current end of the server's binary log.
+    """Return the current end of the server's binary log.
 
     Raises:
-        ConfigurationError: the server writes none.
+        ConfigurationError: the server writes no binary log.
     """
     rows = query(connection, end_statement(connection))
     if not rows:
@@ -59,11 +60,11 @@ def end(connection: Connection) -> BinlogEnd:
 
 @contextlib.contextmanager
 def bounded_snapshot(connection: Connection) -> Iterator[tuple[str, BinlogEnd, bool]]:
-    """MySQL: a snapshot with the transactions that it certainly sees, as a set of GTIDs, and the log's end just after
-    it.
+    """Take a MySQL snapshot. Provides the transactions that it certainly sees, as a set of GTIDs, the log's end just
+    after it, and whether it sees exactly these.
 
-    True: it sees these and no others. No transaction was being committed, and the set has not changed: a transaction
-    that had become visible without being in the set would be either owned by a session, or in the set already.
+    It does if no transaction was being committed, and the set has not changed: a transaction that had become visible
+    without being in the set would be either owned by a session, or in the set already.
     """
     before, _, owners, after = at_once(
         connection,
@@ -83,7 +84,7 @@ def bounded_snapshot(connection: Connection) -> Iterator[tuple[str, BinlogEnd, b
 
 @contextlib.contextmanager
 def snapshot(connection: Connection) -> Iterator[None]:
-    """A transaction that sees the rows as of now. It writes nothing, and ends with the block."""
+    """Open a transaction that sees the rows as of now. It writes nothing, and ends with the block."""
     query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
     try:
         yield
@@ -93,8 +94,8 @@ def snapshot(connection: Connection) -> Iterator[None]:
 
 
 def snapshot_end(connection: Connection) -> BinlogEnd:
-    """MariaDB: the position of this transaction's snapshot in the binary log: it sees everything before that position,
-    and nothing after."""
+    """Return the position of this transaction's snapshot in MariaDB's binary log: it sees everything before that
+    position, and nothing after."""
     found = {str(k).lower(): v for k, v in query(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
     if not found.get("binlog_snapshot_file"):
         raise ConfigurationError(
@@ -106,12 +107,12 @@ def snapshot_end(connection: Connection) -> BinlogEnd:
 
 
 def files(connection: Connection) -> list[tuple[BinlogFile, int]]:
-    """The binary log's files and their sizes in bytes, oldest first."""
+    """Return the binary log's files and their sizes in bytes, oldest first."""
     return [(BinlogFile(str(row[0])), int(row[1])) for row in query(connection, "SHOW BINARY LOGS")]
 
 
 def executed_gtids(connection: Connection) -> str:
-    """MySQL: the transactions that every later snapshot sees, as a set of GTIDs."""
+    """Return the transactions that every later MySQL snapshot sees, as a set of GTIDs."""
     return "".join(str(query_row(connection, "SELECT @@GLOBAL.gtid_executed")[0]).split())
 
 
@@ -125,8 +126,11 @@ class _Listed:
 
 
 def _events(connection: Connection, file: BinlogFile, pos: int, limit: int) -> list[_Listed]:
-    """The events from a position. A statement is listed in the bytes of its client's character set, whatever the
-    session's is: those that are not UTF-8 are U+FFFD here."""
+    """Return the events from a position.
+
+    A statement is listed in the bytes of its client's character set, whatever the session's is: bytes that are not
+    UTF-8 are U+FFFD here.
+    """
     connection.use_unicode = False
     try:
         rows = query(connection, f"SHOW BINLOG EVENTS IN '{_plain(file)}' FROM {pos} LIMIT {limit}")
@@ -136,8 +140,8 @@ def _events(connection: Connection, file: BinlogFile, pos: int, limit: int) -> l
 
 
 def executed_before(connection: Connection, end: BinlogEnd) -> str:
-    """MySQL: the transactions that every later snapshot sees and that are before a position in the binary log, as a set
-    of GTIDs.
+    """Return the transactions that every later MySQL snapshot sees and that are before a position in the binary log, as
+    a set of GTIDs.
 
     The server reports the set only as of now, so the transactions that it logged after the position are subtracted.
     """
@@ -154,7 +158,7 @@ def executed_before(connection: Connection, end: BinlogEnd) -> str:
 
 
 def owned_gtids(connection: Connection) -> str:
-    """MySQL: the GTIDs of transactions that are being committed, each with its thread: `uuid:7#12:8#13,…`."""
+    """Return the GTIDs of transactions that MySQL is committing, each with its thread: `uuid:7#12:8#13,…`."""
     return str(query_row(connection, "SELECT @@GLOBAL.gtid_owned")[0])
 
 
@@ -164,15 +168,18 @@ def has_gtids(connection: Connection, flavor: Flavor) -> bool:
 
 
 def gtids_at(connection: Connection, file: BinlogFile, pos: int) -> str | None:
-    """MariaDB: the last GTIDs before a position in its binary log; None if it has no such position, or if an event
-    before it in that file is larger than `max_allowed_packet`: then the server's function fails."""
+    """Return the last GTIDs before a position in MariaDB's binary log.
+
+    None if the log has no such position, or if an event before it in that file is larger than `max_allowed_packet`:
+    then the server's function fails.
+    """
     text = query_row(connection, f"SELECT BINLOG_GTID_POS('{_plain(file)}', {pos})")[0]
     return None if text is None else str(text)
 
 
 def gtids_before_file(connection: Connection, file: BinlogFile) -> str:
-    """The GTIDs before a file, as its first events contain them: MySQL's set; MariaDB's last one of each domain and
-    server."""
+    """Return the GTIDs before a file, as its first events contain them: MySQL's set; MariaDB's last one of each domain
+    and server."""
     for event in _events(connection, file, _FIRST_POS, _FIRST_EVENTS):
         if event.sort in ("Previous_gtids", "Gtid_list"):
             return "".join(event.info.split()).strip("[]")
@@ -195,7 +202,7 @@ _LISTED_AT_ONCE = 10_000
 
 
 def next_gtid(connection: Connection, position: BinlogPosition) -> tuple[str, int] | None:
-    """MySQL: the GTID of the transaction that begins at a position; None if the log has none yet.
+    """Return the GTID of the transaction that begins at a position of MySQL's log; None if the log has none yet.
 
     Raises:
         ValueError: no transaction begins or ends there.
@@ -206,10 +213,10 @@ def next_gtid(connection: Connection, position: BinlogPosition) -> tuple[str, in
 
 
 def _following(connection: Connection, position: BinlogPosition) -> str | None:
-    """The server's description of the event that opens the transaction at a position; None if the log has none yet.
-    ValueError as above.
+    """Return the server's description of the event that opens the transaction at a position; None if the log has none
+    yet.
 
-    Reads one event at a time, so that a large event that follows is not read.
+    Reads one event at a time, so that a large event that follows is not read. Raises ValueError as `next_gtid` does.
     """
     pos = position.pos
     for _ in range(_PASSED_MAX):
@@ -230,12 +237,12 @@ def _following(connection: Connection, position: BinlogPosition) -> str | None:
 
 
 def check_between(connection: Connection, position: BinlogPosition) -> None:
-    """Raises ValueError if no transaction begins or ends at this position."""
+    """Raise ValueError if no transaction begins or ends at this position."""
     _following(connection, position)
 
 
 def quiet_end(connection: Connection) -> tuple[BinlogEnd, str] | None:
-    """MariaDB: the end of the binary log with the last GTIDs before it; None if it moved during the query."""
+    """Return the end of MariaDB's binary log with the last GTIDs before it; None if it moved during the query."""
     before, gtids, after = at_once(
         connection, "SHOW MASTER STATUS", "SELECT @@GLOBAL.gtid_binlog_pos", "SHOW MASTER STATUS"
     )
@@ -244,7 +251,8 @@ def quiet_end(connection: Connection) -> tuple[BinlogEnd, str] | None:
 
 
 def next_of_mariadb(connection: Connection, position: BinlogPosition) -> tuple[int, int] | None:
-    """MariaDB: domain and number of the transaction that begins at a position; None if the log has none yet.
+    """Return domain and number of the transaction that begins at a position of MariaDB's log; None if the log has none
+    yet.
 
     Raises:
         ValueError: no transaction begins or ends there.
@@ -255,19 +263,20 @@ def next_of_mariadb(connection: Connection, position: BinlogPosition) -> tuple[i
 
 
 def state(connection: Connection) -> str:
-    """MariaDB: the last GTID of each domain and server that its binary log has ever contained."""
+    """Return the last GTID of each domain and server that MariaDB's binary log has ever contained."""
     return str(query_row(connection, "SELECT @@GLOBAL.gtid_binlog_state")[0])
 
 
 def server_of(connection: Connection, flavor: Flavor) -> str:
-    """The server's identity: MySQL's uuid. MariaDB has none; its `server_id` is unique among replicating servers."""
+    """Return the server's identity: MySQL's uuid. MariaDB has none; its `server_id` is unique among replicating
+    servers."""
     if flavor == "mysql":
         return str(query_row(connection, "SELECT @@GLOBAL.server_uuid")[0])
     return str(query_row(connection, "SELECT @@GLOBAL.server_id")[0])
 
 
 def bytes_behind(files: list[tuple[BinlogFile, int]], position: BinlogPosition) -> int | None:
-    """The number of bytes of these files after a position; None if its file is not among them."""
+    """Return the number of bytes of these files after a position; None if its file is not among them."""
     names = [name for name, _ in files]
     if position.file not in names:
         return None

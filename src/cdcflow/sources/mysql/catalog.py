@@ -92,18 +92,20 @@ Selected = selection_rules.Selected[CatalogTable]
 
 @dataclass(frozen=True, slots=True)
 class CaptureSelection:
-    """What to capture: the selected tables except the one with cdcflow's marks; `keyless`: also those without a key."""
+    """The tables to capture: the selected ones, except the one with cdcflow's marks. `keyless`: also those without a
+    key."""
 
     selection: Selection
     marks: TableId
     keyless: bool
 
     def is_shadow(self, table: TableId) -> bool:
-        """It has a name like those of gh-ost or pt-online-schema-change (M37), and no pattern names it exactly."""
+        """Whether the table has a name like those of gh-ost or pt-online-schema-change (M37), and no pattern names it
+        exactly."""
         return _SHADOW.fullmatch(table.name) is not None and not self.selection.names(table)
 
     def as_stored(self, names: TableNames) -> CaptureSelection:
-        """The same with names as the server's catalog stores them."""
+        """Return the selection with names as the server's catalog stores them."""
         patterns = [names.as_stored(p.text) for p in self.selection.patterns]
         marks = TableId(names.as_stored(self.marks.schema), names.as_stored(self.marks.name))
         return replace(self, selection=Selection.parse(patterns), marks=marks)
@@ -113,15 +115,16 @@ class CaptureSelection:
 
 
 def table_names(connection: Connection) -> TableNames:
-    """How the server compares the names of tables."""
+    """Query how the server compares the names of tables."""
     return TableNames(int(str(query_row(connection, "SELECT @@GLOBAL.lower_case_table_names")[0])))
 
 
 def select(
     connection: Connection, wanted: CaptureSelection, collations: Mapping[str, int], only: TableId | None = None
 ) -> tuple[Selected, Sequence[str]]:
-    """The tables that the settings select, and the names without wildcards that match no table; with `only` just this
-    table, if it exists.
+    """Return the tables that the settings select, and the names without wildcards that match no table.
+
+    With `only`, just this table, if it exists.
 
     Raises:
         ConfigurationError: a name without wildcards is a view.
@@ -161,7 +164,7 @@ Problems = dict[TableId, tuple[Refusal, ...]]
 def _load_tables(
     connection: Connection, found: Mapping[TableId, tuple[str, bool, int]], collations: Mapping[str, int]
 ) -> tuple[list[CatalogTable], Problems]:
-    """Columns and keys of these tables, sorted by name; and the tables that have a column of an unknown type.
+    """Return columns and keys of these tables, sorted by name; and the tables that have a column of an unknown type.
 
     The statements that read them do not share a snapshot, so a table may be dropped, or recreated, between two of them.
     A table that has no key, or is inconsistent, is read once more; if it is still inconsistent, it is treated as
@@ -175,7 +178,7 @@ def _load_tables(
 
 
 def _fits_together(table: CatalogTable) -> bool:
-    """Every table has a column, and its key consists of columns that it has."""
+    """Whether the table is consistent: it has columns, and its key consists of some of them."""
     return bool(table.columns) and {c.name for c in table.columns} >= set(table.key)
 
 
@@ -204,7 +207,7 @@ def _read(
 
 
 def _where(tables: Iterable[TableId]) -> str:
-    """A condition that holds for these tables, and for few others.
+    """Return a condition that holds for these tables, and for few others.
 
     In a list of names MariaDB treats names that differ only in case as equal, and returns one of them.
     """
@@ -220,7 +223,7 @@ def _where(tables: Iterable[TableId]) -> str:
 def _keys(
     connection: Connection, where: str, tables: Mapping[TableId, object]
 ) -> dict[TableId, tuple[tuple[str, ...], str]]:
-    """The columns and the name of each table's key."""
+    """Return the columns and the name of each table's key."""
     candidates: dict[TableId, dict[str, list[str]]] = {}
     unfit: set[tuple[TableId, str]] = set()
     for schema, name, index, column, nullable, part in query(connection, _KEYS.format(where=where)):
@@ -244,7 +247,7 @@ def _keys(
 
 
 def refusals(table: CatalogTable, *, keyless: bool) -> tuple[Refusal, ...]:
-    """Why this table cannot be captured, and what fixes it; empty if it can."""
+    """Return why this table cannot be captured, and what fixes it; empty if it can."""
     found: list[Refusal] = []
     if table.is_versioned:
         found.append(
@@ -286,7 +289,7 @@ def refusals(table: CatalogTable, *, keyless: bool) -> tuple[Refusal, ...]:
 
 
 class Catalog(Session[Connection]):
-    """The catalog through one dedicated connection. Thread-safe."""
+    """Reads the catalog through one dedicated connection. Thread-safe."""
 
     def __init__(self, connector: Connector, wanted: CaptureSelection, policy: Policy) -> None:
         super().__init__(connector, lambda: connector.connect("catalog"))
@@ -304,14 +307,14 @@ class Catalog(Session[Connection]):
         self._followed: frozenset[TableId] = frozenset()
 
     def names(self) -> TableNames:
-        """How the server compares names; after the first call `wanted` has names as the server stores them."""
+        """Return how the server compares names; after the first call `wanted` has names as the server stores them."""
         if self._names is None:
             found = self.ask(f"querying how {self._server.address} compares names", table_names)
             self._names, self.wanted = found, self.wanted.as_stored(found)
         return self._names
 
     def selected_tables(self, known: Iterable[TableId] = ()) -> Selected:
-        """The tables that the settings select. `known`: those that an earlier run captured.
+        """Return the tables that the settings select. `known`: those that an earlier run captured.
 
         Raises:
             ConfigurationError: a name without wildcards is not a table, or is a view.
@@ -330,7 +333,7 @@ class Catalog(Session[Connection]):
         return found
 
     def look_up(self, table: TableId) -> CatalogTable:
-        """A captured table's current definition.
+        """Return a captured table's current definition.
 
         Raises:
             SourceUnavailable: it does not exist, or cannot be captured. A rename may bring it back, and an ALTER may
@@ -345,7 +348,8 @@ class Catalog(Session[Connection]):
         return selected.tables[0]
 
     def now(self, table: TableId) -> CatalogTable | None:
-        """A captured table's current definition, even if it can no longer be captured; None if it does not exist."""
+        """Return a captured table's current definition, even if it can no longer be captured; None if it does not
+        exist."""
         return next(iter(self._only(table).tables), None)
 
     def _only(self, table: TableId) -> Selected:
@@ -387,12 +391,15 @@ class Catalog(Session[Connection]):
         raise SourceUnavailable(f"{attempted}: {changed}, several times in a row")
 
     def _was_captured(self, text: str) -> bool:
-        """Whether a table with this name in the settings was captured and is gone: then it is not an error."""
+        """Whether a table with this name in the settings was captured and no longer exists, so that the name is not an
+        error."""
         return any(p.text == text and p.exact in self._captured for p in self.wanted.selection.patterns)
 
     def check(self, selected: Selected, *, had_some: bool) -> None:
-        """Raises ConfigurationError with every refusal, or if no table is selected and that may be an error.
-        `had_some`: there were tables, which are gone."""
+        """Raise ConfigurationError with every refusal, or if no table is selected and that may be an error.
+
+        `had_some`: the log captured tables that no longer exist.
+        """
         empty = not selected.tables and (had_some or self.is_empty())
         selected.check(self.if_none(), may_be_empty=empty)
 
@@ -405,7 +412,7 @@ class Catalog(Session[Connection]):
         return self.ask("looking for tables", lambda c: all(reads_all_of(c, s) for s in schemas if s is not None))
 
     def if_none(self) -> str:
-        """The remedy if no table is selected."""
+        """Return the remedy if no table is selected."""
         return unseen(self._server.account, self.wanted.selection.patterns)
 
     def _if_unknown(self, names: Sequence[str], held: LockedTables) -> str:
@@ -415,7 +422,7 @@ class Catalog(Session[Connection]):
     def _select_held(
         self, connection: Connection, doubted: frozenset[TableId], only: TableId | None
     ) -> tuple[Selected, Sequence[str], LockedTables] | str:
-        """The tables, or the server's message about one that was altered or dropped during a query."""
+        """Return the tables, or the server's message about one that was altered or dropped during a query."""
         collations = self._collation_ids(connection)
         with _block_ddl(connection, doubted) as held:
             try:
@@ -434,15 +441,18 @@ class Catalog(Session[Connection]):
         return self._intern(describe(table.id, table.columns, table.key, Identity.KEY, self._policy_of(table.id)))
 
     def _policy_of(self, table: TableId) -> Policy:
-        """The settings for a table's values. A table's setting for a column may be needed for rows in the log that were
-        written when its type was different. So for a table that was captured before it is not an error if the current
-        type does not support the setting."""
+        """Return the settings for a table's values.
+
+        A table's setting for a column may be needed for rows in the log that were written when its type was different.
+        So for a table that was captured before it is not an error if the current type does not support the setting.
+        """
         return replace(self._policy, of_another_type=table in self._followed)
 
     def describe(self, told: TableMap, logged: Table | None, *, is_gone: bool) -> DescribedTable | None:
-        """The table that the log describes, as of the time of the event (see the top of this module). `logged`: the
-        shape of its latest rows in the change log. None if it `is_gone` and had no key then: its end removes all of its
-        rows.
+        """Describe the table of a table map, as of the time of the event (see the top of this module).
+
+        `logged`: the shape of its latest rows in the change log. None if it `is_gone` and had no key then: its end
+        removes all of its rows.
 
         Raises:
             ConfigurationError: it had no key then, or a key that its columns in the log do not have.
@@ -459,7 +469,7 @@ class Catalog(Session[Connection]):
         return self._intern(describe(told.id, columns, key, Identity.KEY, self._policy_of(told.id)))
 
     def forget(self) -> None:
-        """The catalog changed: read it again before the next answer."""
+        """Read the catalog again before the next answer, because it changed."""
         self._known = {}
 
     def _collation_ids(self, connection: Connection) -> Mapping[str, int]:
@@ -468,7 +478,8 @@ class Catalog(Session[Connection]):
         return self._collations
 
     def _key(self, told: TableMap, now: CatalogTable | None, logged: Table | None) -> tuple[str, ...] | None:
-        """The key of a table when rows of it were written; None if it had none. Table maps name only the primary key.
+        """Return the key that a table had when rows of it were written; None if it had none. Table maps name only the
+        primary key.
 
         Of the possible keys the current one is preferred: a statement that changed it has the table read again.
         """
@@ -489,8 +500,11 @@ class Catalog(Session[Connection]):
 
 @dataclass(frozen=True, slots=True)
 class LockedTables:
-    """Tables that no other session could change during the block; those that were missing or unreadable at its
-    beginning (`gone`); of these, the unreadable ones (`denied`); and those that another session had locked."""
+    """The state of tables during a block that prevents changes of them.
+
+    `unchanged`: no other session could change them. `gone`: they were missing or unreadable at its beginning; `denied`:
+    the unreadable ones among these. `locked`: another session had locked them.
+    """
 
     unchanged: frozenset[TableId]
     gone: frozenset[TableId]
@@ -500,7 +514,7 @@ class LockedTables:
 
 @contextlib.contextmanager
 def _block_ddl(connection: Connection, tables: frozenset[TableId]) -> Iterator[LockedTables]:
-    """Keep DDL away from these tables while the block lasts, with a transaction that has touched them."""
+    """Prevent DDL on these tables while the block lasts, with a transaction that has touched them."""
     if not tables:
         yield LockedTables(tables, tables, tables, tables)
         return
@@ -529,7 +543,7 @@ def _block_ddl(connection: Connection, tables: frozenset[TableId]) -> Iterator[L
 
 
 def _inconsistent_tables(found: Selected) -> frozenset[TableId]:
-    """The tables whose key names columns that they do not have."""
+    """Return the tables whose key names columns that they do not have."""
     return frozenset(t.id for t in found.good if not set(t.key) <= {c.name for c in t.columns})
 
 
@@ -549,8 +563,10 @@ def _names_all(now: CatalogTable, told: TableMap) -> bool:
 def _complete_columns(
     columns: Sequence[ServerColumn], now: CatalogTable | None, logged: Table | None
 ) -> tuple[ServerColumn, ...]:
-    """The log's columns, plus what only the catalog knows about them, if they are still the same columns. For a table
-    that is gone, the change log's types provide it."""
+    """Return the log's columns, completed by facts that only the catalog has, if they are still the same columns.
+
+    For a table that is gone, the change log's types provide these facts.
+    """
     extras = {c.name: c for c in (now.columns if now else ()) if c.extra}
     types = {} if now or not logged else {c.name: c.type.source for c in logged.columns}
     return tuple(

@@ -107,7 +107,8 @@ class MySQLChunks(ChunkDialect[Connection, KeyRange, KeyPartRead]):
         return (self._replica or self._snapshots).visibility(connection)
 
     def hash(self, connection: Connection) -> Hash:
-        """MD5 if the server has it, otherwise SHA-256: since 9.6 MySQL has MD5 only if a component is installed."""
+        """Return MD5 if the server has it, otherwise SHA-256: since 9.6 MySQL has MD5 only if a component is
+        installed."""
         try:
             query(connection, "SELECT MD5('')")
         except pymysql.Error as error:
@@ -162,7 +163,7 @@ class MySQLChunks(ChunkDialect[Connection, KeyRange, KeyPartRead]):
         return self._progress.after(chunk, found)
 
     def _pin_shape(self, connection: Connection, table: TableId) -> tuple[CatalogTable, DescribedTable]:
-        """The table's shape, which cannot change until the transaction ends."""
+        """Return the table's shape, which cannot change until the transaction ends."""
         try:
             query(connection, f"SELECT 1 FROM {quote_name(table.schema)}.{quote_name(table.name)} LIMIT 0")
         except pymysql.Error as error:
@@ -193,7 +194,7 @@ def _keys_where(connection: Connection, source: str, key: DescribedTable, predic
 
 
 def _only_key(described: DescribedTable) -> DescribedTable:
-    """The same table reduced to its key's columns."""
+    """Return the description of the table reduced to its key's columns."""
     names = [c.name for c in described.columns]
     at = [names.index(name) for name in described.table.key]
     columns = {c.name: c for c in described.table.columns}
@@ -205,7 +206,7 @@ def _only_key(described: DescribedTable) -> DescribedTable:
 
 
 def _greatest(table: Ordered) -> Literals | None:
-    """The table's greatest key. The table may have changed since it was looked up."""
+    """Return the table's greatest key. The table may have changed since it was looked up."""
     try:
         return table.greatest()
     except pymysql.Error as error:

@@ -1,10 +1,11 @@
-"""Implements `cdcflow.ports.Comparison`: what a snapshot sees is a set of GTIDs or a position in the binary log.
+"""Implements `cdcflow.ports.Comparison`: a snapshot sees a set of GTIDs, or everything before a position in the binary
+log.
 
 A set of GTIDs determines whether a snapshot sees everything before a position: the log stores the set of GTIDs with
 each transaction.
 
 Transactions that were read from an earlier server do not concern a snapshot of this one: their places are those of
-another binary log, and some may have died with that server. What they changed is visible, or was never there.
+another binary log, and some may have died with that server. Their changes are visible here, or were never made here.
 """
 
 from __future__ import annotations

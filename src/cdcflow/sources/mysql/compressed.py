@@ -41,8 +41,8 @@ _ZSTD, _NONE = 0, 255
 
 
 def expand(events: Events, bytes_max: int = EXPANDED_BYTES_MAX) -> Iterator[Events]:
-    """The same events with compressed ones expanded, in one part or several. The events of a payload get the payload's
-    end in the file as their end.
+    """Return the events with compressed ones expanded, in one part or several. The events of a payload get the
+    payload's end in the file as their end.
 
     Raises:
         SourceUnavailable: compressed bytes that cannot be expanded.
@@ -80,7 +80,7 @@ def _expand_event(events: Events, at: int, bytes_max: int) -> Iterator[Events]:
 
 
 def _decompress(event: bytes, bytes_max: int) -> bytes:
-    """A MariaDB event in its uncompressed form."""
+    """Return a MariaDB event in its uncompressed form."""
     kind = _PLAIN_TYPE[EventType(event[4])]
     begin = _compressed_at(event, kind)
     if begin >= len(event):
@@ -98,7 +98,7 @@ def _decompress(event: bytes, bytes_max: int) -> bytes:
 
 
 def _compressed_at(event: bytes, kind: EventType) -> int:
-    """Where the compressed part begins: a query's text, or the bytes after a row event's bitmaps."""
+    """Return where the compressed part begins: a query's text, or the bytes after a row event's bitmaps."""
     if len(event) < HEADER + 13:
         raise protocol_error("a compressed event that ends early")
     if kind is EventType.QUERY:
@@ -120,7 +120,7 @@ def _inflate(data: bytes, length: int) -> bytes:
 
 
 def _payload(event: bytes, reach: int, bytes_max: int) -> Iterator[Events]:
-    """The events in a TRANSACTION_PAYLOAD event, in pieces."""
+    """Return the events in a TRANSACTION_PAYLOAD event, in pieces."""
     fields, at = _fields(event)
     declared = fields.get(3, len(event))
     _check_size(declared, bytes_max)
@@ -138,7 +138,8 @@ def _payload(event: bytes, reach: int, bytes_max: int) -> Iterator[Events]:
 
 
 def _fields(event: bytes) -> tuple[dict[int, int], int]:
-    """Numbers before the payload: 1 its size, 2 its compression, 3 its expanded size; and where the payload begins."""
+    """Return the numbers before the payload (1 its size, 2 its compression, 3 its expanded size), and where the payload
+    begins."""
     fields: dict[int, int] = {}
     at = HEADER
     while True:
@@ -166,7 +167,7 @@ def _unpack_zstd(data: bytes, declared: int) -> Iterator[bytes]:
 
 
 def _as_events(pieces: Iterator[bytes] | list[bytes], reach: int) -> Iterator[Events]:
-    """Events one after another, without packets and checksums."""
+    """Split bytes into events one after another, without packets and checksums."""
     data = b""
     for piece in pieces:
         data += piece

@@ -133,7 +133,7 @@ class Address:
 
     @property
     def is_local(self) -> bool:
-        """The connection does not leave this machine: loopback or a socket file."""
+        """Whether the connection never leaves this machine: it uses loopback or a socket file."""
         return self.socket is not None or self.host in ("localhost", "::1") or self.host.startswith("127.")
 
     @property
@@ -160,7 +160,7 @@ class OneServer:
         """A later connection led to another server."""
 
     def check(self, address: Address, identity: str) -> None:
-        """Raises SourceUnavailable for a connection to another server: the next start finds out what that one has."""
+        """Raise SourceUnavailable for a connection to another server: the next start finds out what that one has."""
         with self._lock:
             self._identity = self._identity or identity
         if self._identity != identity:
@@ -173,8 +173,11 @@ class OneServer:
 
 
 class Connector(connections.Connector[Connection]):
-    """Opens connections to one address. Thread-safe. `one_server`: all of them, and those of other connectors, lead to
-    this server; None: after a failover the next ones lead to another."""
+    """Opens connections to one address. Thread-safe.
+
+    `one_server`: all of its connections, and those of other connectors, lead to this server; None: after a failover the
+    next connections lead to another.
+    """
 
     error = pymysql.Error
     address: Address
@@ -194,15 +197,15 @@ class Connector(connections.Connector[Connection]):
         return self._one_server is not None and self._one_server.is_replaced
 
     def again(self) -> Connector:
-        """Another connector to the same address, and server."""
+        """Return another connector to the same address, and server."""
         return Connector(self.settings, self.secret, self._one_server)
 
     def to(self, url: str) -> Connector:
-        """A connector to another address, with the same user's password, TLS and SSH server."""
+        """Return a connector to another address, with the same user's password, TLS and SSH server."""
         return Connector(self.settings.model_copy(update={"url": url}), self.secret)
 
     def connect(self, purpose: str, *, read_timeout_s: float = READ_TIMEOUT_S) -> Connection:
-        """A connection in autocommit mode with its session set up; the server lists it with this `purpose`.
+        """Return a connection in autocommit mode with its session set up; the server lists it with this `purpose`.
 
         Raises:
             SourceUnavailable: no answer, no connection slot left, or the password is refused (it may be being rotated).
@@ -293,7 +296,7 @@ class Connector(connections.Connector[Connection]):
         return connection
 
     def _is_postgres(self) -> bool:
-        """Whether a PostgreSQL server answers there: it answers a request for encryption with one letter."""
+        """Whether a PostgreSQL server answers at the address: it answers a request for encryption with one letter."""
         if self.address.socket is not None:
             return False
         with contextlib.suppress(OSError, CdcflowError), self._bare_socket() as link:
@@ -353,13 +356,13 @@ class Connector(connections.Connector[Connection]):
 
 
 def _identity(connection: Connection) -> str:
-    """Distinguishes servers at one address: replicas have different ids."""
+    """Return a text that distinguishes servers at one address: replicas have different ids."""
     host, port, server_id = query_row(connection, "SELECT @@GLOBAL.hostname, @@GLOBAL.port, @@GLOBAL.server_id")
     return f"{host}:{port}, server_id {server_id}"
 
 
 def session_settings(flavor: str, version: str) -> dict[str, str]:
-    """The settings of each session at a server of this version (as the server reports it)."""
+    """Return the settings of each session at a server of this version (as the server reports it)."""
     settings = {**SESSION_SETTINGS, **OF_FLAVOR[flavor]}
     if flavor == "mysql":
         for since, more in SINCE.items():
@@ -379,13 +382,13 @@ class _NeverInTheClear:
 
 
 def version_of(text: str) -> tuple[int, int]:
-    """Major and minor version from the server's version text (older MariaDB prepends 5.5.5-)."""
+    """Return major and minor version from the server's version text (older MariaDB prepends 5.5.5-)."""
     found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def full_version_of(text: str) -> tuple[int, int, int]:
-    """Major, minor and patch version from the server's version text."""
+    """Return major, minor and patch version from the server's version text."""
     found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2]), int(found[3])) if found else (*version_of(text), 0)
 
@@ -419,7 +422,7 @@ def query(connection: Connection, statement: str) -> list[Row]:
 
 
 def query_row(connection: Connection, statement: str) -> Row:
-    """The only row of a result."""
+    """Return the only row of a result."""
     rows = query(connection, statement)
     if len(rows) != 1:
         raise SourceUnavailable(f"the server answered with {len(rows)} rows to a query for one")
@@ -427,8 +430,10 @@ def query_row(connection: Connection, statement: str) -> Row:
 
 
 def account_of(connection: Connection) -> str:
-    """The account under which the server knows this session, as a GRANT names it. The server's refusals name the
-    machine that cdcflow connects from instead, and that name may have no grants."""
+    """Return the account under which the server knows this session, as a GRANT names it.
+
+    The server's refusals name the machine that cdcflow connects from instead, and that name may have no grants.
+    """
     name, _, host = str(query_row(connection, "SELECT CURRENT_USER()")[0]).rpartition("@")
     return f"{quote_name(name)}@{quote_name(host)}"
 

@@ -38,5 +38,5 @@ class MySQLControlTable(SqlControlTable[Connection]):
 
 
 def control_table(settings: MySQL, secret: Secret) -> MySQLControlTable:
-    """The control table that the settings name."""
+    """Return the control table that the settings name."""
     return MySQLControlTable(Connector(settings, secret), table_id(settings.control_table or ""))

@@ -1,4 +1,4 @@
-"""What statements in the log mean for captured tables: rows to write, tables to read again, or a reason to stop.
+"""Applies statements in the log to captured tables: rows to write, tables to read again, or a reason to stop.
 
 If all rows of a table were removed without row events, they are written as a truncate. If rows were added or got other
 values, the table is read again; at its end the backfill also removes the rows that no longer exist. A truncate precedes
@@ -54,7 +54,7 @@ class Statements:
 
     @property
     def next_begin(self) -> Coordinate | None:
-        """See `Tables.next_begin`."""
+        """The next coordinate at which a table stops being new. See `Tables.next_begin`."""
         return self._tables.next_begin
 
     def begin(self, upto: Coordinate | None) -> None:
@@ -63,8 +63,9 @@ class Statements:
         self._rows.forget_shapes(None)
 
     def take(self, statement: Statement, at: int, *, delivered: bool) -> list[Truncate]:
-        """The truncates that a statement at event number `at` causes. `delivered`: it was applied before this restart,
-        so only the shapes are forgotten.
+        """Apply a statement at event number `at`, and return the truncates that it causes.
+
+        `delivered`: it was applied before this restart, so only the shapes are forgotten.
 
         Raises:
             ConfigurationError: rows of a captured table changed without row events, or the table now keeps their
@@ -73,7 +74,7 @@ class Statements:
         return self._changes_by_statement(with_names(statement, self._tables.catalog_name), at, delivered)
 
     def _changes_by_statement(self, statement: Statement, at: int, delivered: bool) -> list[Truncate]:
-        """The same, with the names that the catalog has."""
+        """Apply a statement like `take`; its tables have the names of the catalog."""
         match statement:
             case RowChange(tables, what) if not delivered:
                 self._check_row_change(tables, what)
@@ -111,8 +112,11 @@ class Statements:
         return []
 
     def _unsure(self, statement: Unsure, at: int, delivered: bool) -> list[Truncate]:
-        """A statement whose character set is uncertain: apply it in the assumed one, and treat each captured table
-        that it would name in another as possibly affected. If no name could be read, treat all so."""
+        """Apply a statement whose character set is uncertain, in the assumed one.
+
+        Each captured table that it would name in another set is treated as possibly affected; if no name could be read,
+        all captured tables are.
+        """
         out = self._changes_by_statement(statement.statement, at, delivered)
         named: dict[TableId, Statement] = {}
         for other in statement.others:
@@ -130,8 +134,11 @@ class Statements:
         return [t for t in tables_in(statement) if self._tables.is_captured(t)]
 
     def _changes_if_meant(self, table: TableId, statement: Statement, at: int, delivered: bool) -> list[Truncate]:
-        """This captured table may be the one that the statement meant. A table that no longer exists is emptied here:
-        whichever statement removed it, a later one cannot bring these rows back."""
+        """Apply a statement that may have meant this captured table.
+
+        A table that no longer exists is emptied here: whichever statement removed it, a later one cannot bring these
+        rows back.
+        """
         self._rows.forget_shapes(table)
         match statement:
             case RowChange(tables, what):
@@ -149,7 +156,7 @@ class Statements:
         return []
 
     def _fill(self, table: TableId, delivered: bool) -> None:
-        """The rows of a table must be read again, if it is captured."""
+        """Have the rows of a table read again, if it is captured."""
         if not delivered and self._tables.is_captured(table):
             self._filled[table] = False
 
@@ -171,8 +178,11 @@ class Statements:
         )
 
     def filled_tables(self, position: Position) -> list[RowsFilled]:
-        """The captured tables whose old rows got values that the log does not contain, or moved to another table, since
-        the last call; `position` precedes that."""
+        """Return the captured tables whose old rows, since the last call, got values that the log does not contain, or
+        moved to another table.
+
+        `position` precedes these changes.
+        """
         found, self._filled = self._filled, {}
         names, self._renamed = self._renamed, {}
         return [
@@ -181,7 +191,8 @@ class Statements:
         ]
 
     def walk(self, events: Events, groups: Groups, delivered: Bools) -> tuple[Bools, list[Truncate]]:
-        """Process table maps and statements in order: which row events count, and the truncates of emptied tables."""
+        """Process table maps and statements in order. Return which row events count, and the truncates of emptied
+        tables."""
         self._rows.begin()
         use = np.ones(len(events), np.bool_)
         for number in np.flatnonzero(delivered).tolist():
@@ -251,7 +262,7 @@ class Statements:
         return out
 
     def _replace_rows(self, table: TableId, at: int, delivered: bool) -> list[Truncate]:
-        """All rows of a table are now different rows."""
+        """Empty a table and have it read again, because all of its rows are different ones now."""
         self._fill(table, delivered)
         return self._empty_tables((table,), at, delivered)
 
@@ -274,7 +285,7 @@ class Statements:
         return out
 
     def _rename_tables(self, pairs: tuple[tuple[TableId, TableId], ...], at: int, delivered: bool) -> list[Truncate]:
-        """If a name disappears, the captured table is emptied. If another table takes the name, the captured table is
+        """Apply a rename. A captured table whose name disappears is emptied. One whose name another table takes is
         emptied and read again.
 
         gh-ost and pt-online-schema-change replace a table by renaming a copy of it. The copy has the same rows, so the
@@ -306,8 +317,8 @@ class Statements:
 
 
 def _is_shadow(table: TableId, of: TableId) -> bool:
-    """Whether a table is the new version of another that a schema-change tool filled row by row: it has the rows of the
-    other, in another shape."""
+    """Whether `table` is the new version of `of` that a schema-change tool filled row by row: it has the rows of `of`,
+    in another shape."""
     if table.schema != of.schema or of.name not in table.name:
         return False
     name = re.escape(of.name)
@@ -315,7 +326,7 @@ def _is_shadow(table: TableId, of: TableId) -> bool:
 
 
 def _is_left_over(table: TableId, of: TableId) -> bool:
-    """Whether a table is the old version that such a tool moved aside."""
+    """Whether `table` is the old version of `of` that such a tool moved aside."""
     if table.schema != of.schema or of.name not in table.name:
         return False
     name = re.escape(of.name)

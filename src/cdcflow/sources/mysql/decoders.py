@@ -74,7 +74,7 @@ def changes(
     *,
     compiled: Compiled | None = COMPILED,
 ) -> DecodedRows:
-    """Returns what `rows.changes` returns, with the fastest available decoder."""
+    """Decode row images with the fastest available decoder. Returns what `rows.changes` returns."""
     if compiled is not None and not partial_json:
         check(described, kind, present_before, present_after)
         shape, code = _layout(compiled, described), _KINDS[kind]
@@ -87,7 +87,7 @@ def changes(
 def decode(
     described: DescribedTable, data: bytes, extents: Extents, *, compiled: Compiled | None = COMPILED
 ) -> pa.RecordBatch:
-    """Returns what `results.decode` returns, with the fastest available decoder."""
+    """Decode result rows with the fastest available decoder. Returns what `results.decode` returns."""
     if compiled is not None:
         found = compiled.results(_layout(compiled, described), data, extents.start, extents.end)
         if found is not None:

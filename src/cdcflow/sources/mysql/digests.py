@@ -1,4 +1,4 @@
-"""Rows as digests that MySQL or MariaDB computes: the texts of `model.digest` in its SQL, column by column. Pure.
+"""Digests of rows that MySQL or MariaDB computes: the texts of `model.digest` in its SQL, column by column. Pure.
 
 The family of each type (`types`) defines the text of its values:
 

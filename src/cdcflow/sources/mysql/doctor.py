@@ -56,7 +56,7 @@ class Shortcoming:
 
 
 def variables(connection: Connection, *names: str) -> dict[str, Any]:
-    """Global variables with their values as text; without those that the server does not have."""
+    """Return global variables with their values as text, without variables that the server does not have."""
     listed = ", ".join(f"'{name}'" for name in names)
     rows = query(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({listed})")
     return {str(name).lower(): value for name, value in rows}
@@ -76,7 +76,7 @@ value nothing is split that a packet could carry whole."""
 
 
 def shortcomings(connection: Connection, settings: MySQL) -> Iterator[Shortcoming]:
-    """What makes a capture impossible, or wrong."""
+    """Return the properties of the server that make a capture impossible, or wrong."""
     found = variables(connection, *ASKED)
     if found.get("log_bin") != "ON":
         yield Shortcoming(
@@ -156,7 +156,7 @@ def _also(settings: MySQL) -> str:
 
 
 def check(connection: Connection, settings: MySQL) -> None:
-    """Raises ConfigurationError with all shortcomings."""
+    """Raise ConfigurationError with all shortcomings, if the server has any."""
     found = list(shortcomings(connection, settings))
     if found:
         raise ConfigurationError(
@@ -174,7 +174,7 @@ _FACTS = (
 
 
 def facts(connection: Connection, flavor: Flavor) -> dict[str, str]:
-    """The server's version and settings, for the analysis of a problem."""
+    """Return the server's version and settings, for the analysis of a problem."""
     found = {name: str(value) for name, value in variables(connection, *ASKED, *_FACTS).items()}
     end = binlog_status.end(connection)
     return {**found, "binlog_end": f"{end.file}:{end.pos}", "binlog_filters": end.filters}
@@ -186,7 +186,7 @@ _THERE = "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE T
 
 
 def uncovered_tables(connection: Connection, settings: MySQL, captured: Collection[TableId]) -> dict[TableId, str]:
-    """Why changes of captured tables may be missing in the binary log, with the server's current settings.
+    """Return why changes of captured tables may be missing in the binary log, with the server's current settings.
 
     A session with `sql_log_bin = 0` is not covered: only that session can see its setting.
     """
@@ -222,7 +222,7 @@ Unlogged = Mapping[TableId, tuple[str, ...]]
 
 
 def unlogged_tables(connection: Connection, flavor: Flavor, is_captured: Callable[[TableId], bool]) -> Unlogged:
-    """The captured tables that a cascade can change without being logged; empty if the server logs cascades."""
+    """Return the captured tables that a cascade can change without being logged; empty if the server logs cascades."""
     if _are_logged(connection, flavor):
         return {}
     keys: dict[TableId, set[str]] = {}
@@ -249,7 +249,7 @@ def _are_logged(connection: Connection, flavor: Flavor) -> bool:
 
 
 def _definition(connection: Connection, table: TableId) -> str:
-    """The statement that creates a table; empty if another session has dropped it since it was listed."""
+    """Return the statement that creates a table; empty if another session has dropped it since it was listed."""
     try:
         return str(query(connection, f"SHOW CREATE TABLE {quote_name(table.schema)}.{quote_name(table.name)}")[0][1])
     except pymysql.Error as error:
@@ -268,7 +268,7 @@ _TOO_MUCH = ("SUPER", "SHUTDOWN", "CREATE USER", "DROP")
 
 
 def findings(connector: Connector, settings: MySQL, catalog: Catalog) -> list[Finding]:
-    """Everything that can be checked; a check that fails is a finding too."""
+    """Return the results of all checks; a check that fails to run is a finding too."""
     checks = Checks(connector, lambda: connector.connect("doctor"), map_error)
 
     def run(subject: str, looking: Iterator[Finding]) -> Iterator[Finding]:
@@ -296,7 +296,7 @@ def decoders(compiled: Compiled | None = COMPILED) -> Finding:
 
 
 def second_decoder() -> Finding:
-    """Whether a second decoder is installed for the shadow check."""
+    """Return whether a second decoder is installed for the shadow check."""
     if second_opinion.is_installed():
         return ok("second opinion", "mysql-replication is installed; the shadow check compares row events with it, too")
     return ok("second opinion", f"{second_opinion.NOT_INSTALLED}: the shadow check compares rows with the server alone")
@@ -374,7 +374,7 @@ def _server(connection: Connection, settings: MySQL) -> Iterator[Finding]:
 
 
 def _names(connection: Connection) -> Iterator[Finding]:
-    """No finding if names are case-sensitive, like those in `source.tables`."""
+    """Return a finding unless names are case-sensitive, like those in `source.tables`."""
     match table_names(connection).mode:
         case 1:
             yield ok("lower_case_table_names", "is 1: case does not count in names of tables, nor in source.tables")

@@ -4,7 +4,7 @@ A dump starts at a file and byte, or with the transactions that are not in a set
 those that the servers' own replicas set. cdcflow requests heartbeats, so that silence means a failure (hard case M60).
 Checksums arrive as the files contain them.
 
-The packets go to the decoder file by file, in parts of one file whose events all have checksums, or all have none.
+The packets go to the decoder file by file, in parts of one file in which either all events have checksums or none do.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """A request for the log after `position`, by file and byte, or `by_gtid` (then file and byte are ignored). By
-    `server_id` and `replica` (a UUID) the server tells its readers apart; no other reader may have either."""
+    """A request for the log after `position`, by file and byte, or `by_gtid` (then file and byte are ignored). The
+    server distinguishes its readers by `server_id` and `replica` (a UUID); no other reader may have either."""
 
     flavor: Flavor
     position: BinlogPosition
@@ -52,8 +52,11 @@ class Dump:
 
     @property
     def start(self) -> tuple[BinlogFile, int]:
-        """The file and byte at which the server begins to send. The command has 32 bits for the byte: beyond these, the
-        file is read from its beginning, and what was delivered is skipped (hard case M26)."""
+        """The file and byte at which the server begins to send.
+
+        The command has 32 bits for the byte: beyond these, the file is read from its beginning, and transactions that
+        were delivered are skipped (hard case M26).
+        """
         start = self.position.start
         if self.by_gtid:
             return BinlogFile(""), FIRST_EVENT
@@ -99,7 +102,7 @@ def _command(dump: Dump) -> tuple[int, bytes]:
 
 
 def encode_gtids(gtids: MysqlGtids) -> bytes:
-    """A set in the command's encoding. Intervals end exclusively; tags are only present if the set has any."""
+    """Encode a set for the command. Intervals end exclusively; tags are only present if the set has any."""
     sources = list(gtids.intervals())
     tagged = any(":" in source for source, _ in sources)
     out = [struct.pack("<Q", 1 << 56 | len(sources) << 8 | 1 if tagged else len(sources))]
@@ -117,7 +120,7 @@ def encode_gtids(gtids: MysqlGtids) -> bytes:
 
 
 class EventDecoder(Protocol):
-    """What receives the events (`BinlogDecoder`)."""
+    """Receives the events of a dump (`BinlogDecoder`)."""
 
     def rotate(self, file: BinlogFile, pos: int) -> list[StreamEvent]: ...
 
@@ -141,8 +144,11 @@ class Packets:
         self._split = split
 
     def take(self, data: bytes, size: int) -> tuple[list[StreamEvent], int]:
-        """Decode the whole events in `data[:size]`, which is followed by `buffers.PAD` bytes. Returns the events that
-        they complete, and how many bytes were taken. Raises as `BinlogDecoder.decode` does."""
+        """Decode the whole events in `data[:size]`, which is followed by `buffers.PAD` bytes. Return the events that
+        they complete, and how many bytes were taken.
+
+        Raises as `BinlogDecoder.decode` does.
+        """
         out: list[StreamEvent] = []
         at = 0
         while True:
@@ -176,7 +182,7 @@ class Packets:
         return self._decoder.decode(Events(buffer, start, end, types, reach))
 
     def _long(self, event: bytes) -> list[StreamEvent]:
-        """An event of 16 MiB and more (hard case M28)."""
+        """Decode an event of 16 MiB or more (hard case M28)."""
         end = len(event)
         if self._checksum:
             if not wire.has_checksum(event):
@@ -224,7 +230,8 @@ class ServerIdConflicts:
         self._times = 0
 
     def another(self, dump: Dump, said: str) -> CdcflowError:
-        """The error to raise now: otherwise the two readers would disconnect each other indefinitely (M29)."""
+        """Count a conflict, and return the error to raise now: otherwise the two readers would disconnect each other
+        indefinitely (M29)."""
         self._times += 1
         if self._times < self.TIMES_MAX:
             return SourceUnavailable(f"reading the binary log: {said}")
@@ -236,12 +243,12 @@ class ServerIdConflicts:
         )
 
     def reset(self) -> None:
-        """The stream has run for long enough."""
+        """Forget the conflicts, because the stream has run for long enough."""
         self._times = 0
 
 
 def refusal_of(packet: bytes, dump: Dump, conflicts: ServerIdConflicts, account: str = "") -> CdcflowError:
-    """What the packet that ended the stream means. `account`: as for `map_error`."""
+    """Return the error for the packet that ended the stream. `account`: as for `map_error`."""
     if packet[:1] == b"\xfe":
         return SourceUnavailable("reading the binary log: the server ended the stream, as it does when it shuts down")
     found = said_error(packet)

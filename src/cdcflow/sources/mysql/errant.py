@@ -70,8 +70,8 @@ Gtid = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class KnownTransactions:
-    """What the change log has: its GTIDs, the captured tables, and the times of commit of its last transactions in
-    microseconds since 1970."""
+    """The transactions of the change log: its GTIDs, the captured tables, and the times of commit of its last
+    transactions in microseconds since 1970."""
 
     gtids: str
     captured: frozenset[TableId]
@@ -100,8 +100,8 @@ def check(connector: Connector, dump: Dump, captured: Iterable[TableId], back: T
 
 
 def commit_times(flavor: Flavor, back: TransactionsBack) -> dict[Gtid, int]:
-    """The times of commit of the change log's last transactions, as far as their GTIDs can be determined: the log has
-    the set of GTIDs up to each."""
+    """Return the times of commit of the change log's last transactions, as far as their GTIDs can be determined: the
+    log has the set of GTIDs up to each."""
     seen: list[Position] = []
 
     def is_enough(found: Position) -> bool:
@@ -120,7 +120,7 @@ def commit_times(flavor: Flavor, back: TransactionsBack) -> dict[Gtid, int]:
 
 
 def _last_in(flavor: Flavor, before: str, now: str) -> Gtid | None:
-    """The GTID of a transaction, from the sets up to it and up to an earlier one; None if that is ambiguous."""
+    """Return the GTID of a transaction, from the sets up to it and up to an earlier one; None if that is ambiguous."""
     changed = _last_of_each(flavor, now).items() - _last_of_each(flavor, before).items()
     if len(changed) != 1:
         return None
@@ -183,7 +183,7 @@ def _read_mariadb(connector: Connector, connection: Connection, dump: Dump, ours
 
 
 def _numbers(text: str) -> dict[str, int]:
-    """The last number of each source in a list of MariaDB's GTIDs."""
+    """Return the last number of each source in a list of MariaDB's GTIDs."""
     parts = (part.rpartition("-") for part in text.split(",") if part)
     return {source: int(number) for source, _, number in parts}
 
@@ -202,7 +202,7 @@ class Scan(ABC):
     """Takes events as a decoder does, and finds errant transactions among them.
 
     `reached` is the place up to which they were taken. `errant`: GTIDs, each with a captured table that it may have
-    changed. `differing`: a GTID that is another transaction's in the change log.
+    changed. `differing`: a GTID that the change log has for another transaction.
     """
 
     flavor: Flavor
@@ -221,7 +221,7 @@ class Scan(ABC):
         return []
 
     def file_began(self, seconds: int) -> None:  # noqa: B027  part of the port; a scan has no use for it
-        """Not needed."""
+        """Ignore the time at which the file was created."""
 
     def decode(self, events: Events) -> list[StreamEvent]:
         for part in expand(events):
@@ -257,14 +257,14 @@ class Scan(ABC):
                     self.differing = source, number
 
     def _note_tables(self, events: Events) -> None:
-        """Keep the captured tables that the current transaction changes, if it is a candidate."""
+        """Note the captured tables that the current transaction changes, if it is a candidate."""
         if self._now is not None and len(events):
             source, number = self._now
             for table in changed_tables(events, self.flavor, self.ours.captured):
                 self._changed[source, table] = number
 
     def _found_errant(self, is_errant: Callable[[str, int], bool]) -> None:
-        """Of the candidates so far, those are errant."""
+        """Record as errant the candidates so far for which `is_errant` returns true."""
         for (source, table), number in [*self._changed.items()]:
             if is_errant(source, number):
                 self.errant.append(((source, number), table))
@@ -272,22 +272,23 @@ class Scan(ABC):
 
     @abstractmethod
     def _candidates(self, gtids: Gtids) -> Bools:
-        """Which of these the change log may lack."""
+        """Return which of these transactions the change log may lack."""
 
     def _is_before_the_end(self, gtid: Gtid) -> bool:
-        """Whether a transaction of the change log may follow."""
+        """Whether a transaction of the change log may follow this one."""
         return True
 
     @abstractmethod
     def _judge(self, gtid: Gtid, *, is_candidate: bool) -> None:
-        """A transaction follows the candidates so far."""
+        """Decide, now that this transaction follows, which candidates so far are errant."""
 
     def _pass(self, gtids: Gtids) -> None:  # noqa: B027  MySQL's scan remembers nothing of them
-        """There are no candidates among these, nor before them."""
+        """Note transactions without a candidate among them, nor before them."""
 
 
 class MysqlScan(Scan):
-    """A transaction that the change log lacks is errant if one of another server follows that it has."""
+    """Finds errant transactions of MySQL: one that the change log lacks is errant if one of another server follows that
+    the change log has."""
 
     flavor: Flavor = "mysql"
 
@@ -305,8 +306,8 @@ class MysqlScan(Scan):
 
 
 class MariadbScan(Scan):
-    """A transaction is errant if one of its domain and of another server follows whose number is not greater; or if its
-    domain is not in the change log, and one of the change log follows.
+    """Finds errant transactions of MariaDB: one is errant if one of its domain and of another server follows whose
+    number is not greater; or if its domain is not in the change log, and one of the change log follows.
 
     `missing`: the change log's last GTIDs that were not found yet.
     """
@@ -359,7 +360,7 @@ def _domain(source: str) -> str:
 
 
 def changed_tables(events: Events, flavor: Flavor, captured: frozenset[TableId]) -> set[TableId]:
-    """The captured tables that these events of one transaction may change."""
+    """Return the captured tables that these events of one transaction may change."""
     maps = np.flatnonzero(events.type == EventType.TABLE_MAP).tolist()
     found = {table_name(events.event_at(at)) for at in maps}
     for _, statement in queries(events, flavor)[2]:

@@ -30,7 +30,7 @@ def history_lost(message: str, *, runbook: str = "binlog-purged") -> HistoryLost
 
 
 class LogPurged(HistoryLost):
-    """The server removed the oldest files of its binary log, and cdcflow still needed them."""
+    """Raised when the server has removed the oldest files of its binary log, and cdcflow still needed them."""
 
     section = "binlog-purged"
 
@@ -41,13 +41,14 @@ def log_purged(message: str) -> LogPurged:
 
 
 class ServerReadOnly(RightMissing):
-    """The server takes no writes. At a start a setting is wrong; later it is about to be replaced by another."""
+    """Raised when the server takes no writes. At a start a setting is wrong; later the server is about to be replaced
+    by another."""
 
     section = "read-only-source"
 
 
 def history_table_error(table: TableId) -> ConfigurationError:
-    """A captured table keeps the history of its rows."""
+    """Return the error for a captured table that keeps the history of its rows."""
     return ConfigurationError(
         f"a statement in the binary log made table {table} system-versioned: its row events mix old and current rows",
         remedy=f"run ALTER TABLE `{table.schema}`.`{table.name}` DROP SYSTEM VERSIONING, then start again: the table "
@@ -101,8 +102,10 @@ _READ_ONLY = frozenset((1290, 1792, 1836))
 
 
 def map_error(error: pymysql.Error, attempted: str, account: str = "") -> CdcflowError:
-    """A server's refusal as one of cdcflow's errors, without the values that some texts quote. `account`: the account
-    that the server knows this session by, if known."""
+    """Return a server's refusal as one of cdcflow's errors, without the values that some texts quote.
+
+    `account`: the account that the server knows this session by, if known.
+    """
     number, said = parts(error)
     message = f"{attempted}: {'error' if number in _QUOTES else said} ({number})"
     if number == _LACKS_GLOBAL:
@@ -125,7 +128,7 @@ def map_error(error: pymysql.Error, attempted: str, account: str = "") -> Cdcflo
 def connect_error(
     error: Exception, user: str, address: str, *, has_password: bool, has_certificate: bool = False
 ) -> CdcflowError:
-    """Why connecting failed. `has_password`, `has_certificate`: the settings name one."""
+    """Return the error for a connection that failed. `has_password`, `has_certificate`: the settings name one."""
     number, said = parts(error)
     attempted = f"connecting to {address}"
     if number == ACCESS_DENIED:
@@ -165,7 +168,7 @@ def _is_about_tls(error: Exception, said: str) -> bool:
 
 
 def parts(error: Exception) -> tuple[int, str]:
-    """An error's number (0 if it has none) and text."""
+    """Return an error's number (0 if it has none) and text."""
     arguments = error.args
     number = arguments[0] if arguments and isinstance(arguments[0], int) else 0
     said = arguments[1] if len(arguments) > 1 else (arguments[0] if arguments and not number else type(error).__name__)
@@ -173,7 +176,7 @@ def parts(error: Exception) -> tuple[int, str]:
 
 
 def _grant(number: int, said: str, account: str) -> str:
-    """The missing GRANT, as far as the server's text reveals on what and for whom."""
+    """Return the missing GRANT, as far as the server's text reveals on what and for whom."""
     user = account or _first_group(r"(?:to|for) user (\S+)", said) or "the user of source.url"
     table = _first_group(r"for table (\S+)", said)
     database = _first_group(r"to database (\S+)", said)

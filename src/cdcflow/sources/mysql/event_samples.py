@@ -59,7 +59,7 @@ class EventGroup:
 
 
 def sample_of(group: EventGroup, nth: int) -> EventSample | None:
-    """The event of this number (from 0) in the group; None if it is too large."""
+    """Return the event of this number (from 0) in the group; None if it is too large."""
     events, number = group.events, int(group.at[nth])
     if events.end[number] - events.start[number] > EVENT_BYTES_MAX:
         return None
@@ -103,7 +103,7 @@ class EventSamples:
                 self._kept = sample
 
     def take(self) -> EventSample | None:
-        """The kept event, which is to be compared now; None if there is none."""
+        """Remove and return the kept event, to compare it now; None if no event is kept."""
         with self._lock:
             kept, self._kept = self._kept, None
             if kept is not None:

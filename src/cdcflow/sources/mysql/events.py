@@ -1,4 +1,4 @@
-"""Events of the binary log one by one: what each type is, which ones are known, and what they contain.
+"""Parses events of the binary log one by one: what each type is, which ones are known, and their contents.
 
 The formats are those of MySQL 8.0 to 9.x (its `libs/mysql/binlog/event`) and of MariaDB 10.11 and later (its
 documentation's "Replication Protocol"). Every event that arrives must be listed here, or be flagged by the server as
@@ -99,7 +99,7 @@ BETWEEN_GROUPS: Final = (
 
 
 def table_of(*types: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """A mask over all types of events."""
+    """Return a mask over all types of events, true for these."""
     out = np.zeros(256, np.bool_)
     out[list(types)] = True
     return out
@@ -116,7 +116,7 @@ _KNOWN = {
 
 
 def check_types(events: Events, flavor: Flavor) -> Events:
-    """These events without those that the server flags as ignorable.
+    """Return these events without those that the server flags as ignorable.
 
     Raises:
         ConfigurationError: one is of a type that cdcflow does not know (on this kind of server), or cannot read.
@@ -152,8 +152,8 @@ def check_types(events: Events, flavor: Flavor) -> Events:
 
 @dataclass(frozen=True, slots=True)
 class FormatDescription:
-    """A FORMAT_DESCRIPTION event: which server wrote this file, whether its events end with a checksum, and when the
-    server created the file (seconds since 1970)."""
+    """The content of a FORMAT_DESCRIPTION event: which server wrote this file, whether its events end with a checksum,
+    and when the server created the file (seconds since 1970)."""
 
     server_version: str
     checksum: bool
@@ -164,7 +164,7 @@ _POST_HEADERS = {EventType.QUERY: (13,), EventType.TABLE_MAP: (8,), EventType.WR
 
 
 def format_of(event: bytes) -> FormatDescription:
-    """A FORMAT_DESCRIPTION event with all its bytes. Raises ConfigurationError if the server is too old to be read."""
+    """Parse a whole FORMAT_DESCRIPTION event. Raises ConfigurationError if the server is too old to be read."""
     if len(event) < HEADER + 57 + 20 + 1 + CHECKSUM:
         raise protocol_error("a FORMAT_DESCRIPTION event that ends early")
     version, header = struct.unpack_from("<H", event, HEADER)[0], event[HEADER + 56]
@@ -202,8 +202,11 @@ class Rotate:
 
 
 def rotate_of(event: bytes, checksum: bool) -> Rotate:
-    """A ROTATE event with all its bytes. The event that the server makes up before a file's first event may have a
-    checksum or not; one that it read from a file is like the others of the file."""
+    """Parse a whole ROTATE event.
+
+    The event that the server makes up before a file's first event may have a checksum or not; one that it read from a
+    file is like the others of the file.
+    """
     made_up = bool(struct.unpack_from("<H", event, 17)[0] & ARTIFICIAL) or event[13:17] == bytes(4)
     signed = has_checksum(event)
     if not signed and checksum and not made_up:
@@ -218,7 +221,7 @@ def rotate_of(event: bytes, checksum: bool) -> Rotate:
 
 
 def length_at(data: bytes, at: int) -> tuple[int, int]:
-    """A length-encoded number, and the offset after it."""
+    """Return a length-encoded number, and the offset after it."""
     if at < len(data):
         first = data[at]
         size = {252: 2, 253: 3, 254: 8}.get(first, 0)
@@ -253,7 +256,7 @@ class Query:
 
 
 def query_texts(events: Events, at: Int64s) -> Int64s:
-    """Where the text of each of these QUERY events begins; it extends to the event's end."""
+    """Return where the text of each of these QUERY events begins; it extends to the event's end."""
     start, end = events.start[at], events.end[at]
     if (end - start < HEADER + 13).any():
         raise protocol_error("a QUERY event that ends early")
@@ -265,8 +268,11 @@ def query_texts(events: Events, at: Int64s) -> Int64s:
 
 
 def query_of(event: bytes, flavor: Flavor = "mariadb") -> Query:
-    """A QUERY or EXECUTE_LOAD_QUERY event. The schema is always in UTF-8, the statement in the character set that the
-    event names; `readings` covers the other possibilities."""
+    """Parse a QUERY or EXECUTE_LOAD_QUERY event.
+
+    The schema is always in UTF-8, the statement in the character set that the event names; `readings` covers the other
+    possibilities.
+    """
     fixed = HEADER + (13 if event[4] == EventType.QUERY else 26)
     if len(event) < fixed:
         raise protocol_error("a QUERY event that ends early")
@@ -289,7 +295,7 @@ def query_of(event: bytes, flavor: Flavor = "mariadb") -> Query:
 
 
 def prepared_xid(event: bytes) -> tuple[Xid, bool]:
-    """An XA_PREPARE event: its transaction, and True if it is committed at once (ONE PHASE)."""
+    """Parse an XA_PREPARE event: return its transaction, and True if that is committed at once (ONE PHASE)."""
     body = event[HEADER:]
     if len(body) < 13:
         raise protocol_error("an XA_PREPARE event that ends early")
@@ -300,7 +306,7 @@ def prepared_xid(event: bytes) -> tuple[Xid, bool]:
 
 
 def said_error(packet: bytes) -> CdcflowError | tuple[int, str]:
-    """The code and text of an error packet (without its header)."""
+    """Return the code and text of an error packet (without its header), or the error for bytes that are none."""
     if len(packet) < 3:
         return protocol_error("an error packet that ends early")
     code = struct.unpack_from("<H", packet, 1)[0]

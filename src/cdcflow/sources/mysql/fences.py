@@ -49,8 +49,8 @@ class CoordinateVisibility:
 
 @dataclass(frozen=True, slots=True)
 class GtidsSeen:
-    """What a snapshot sees that was taken in a process without the stream. The process with the stream turns it into a
-    fence."""
+    """The visibility of a snapshot that was taken in a process without the stream. The process with the stream turns it
+    into a fence."""
 
     executed: MysqlGtids
 
@@ -91,7 +91,8 @@ class GtidVisibility:
 
 
 class DeliveredGtids(FencesInUse[GtidVisibility]):
-    """The GTID of each delivered transaction, by its coordinate, while a fence may still need it. Thread-safe.
+    """Remembers the GTID of each delivered transaction, by its coordinate, while a fence may still need it.
+    Thread-safe.
 
     Every later set of executed transactions contains the earlier ones, so transactions that all fences in use can see
     are forgotten.
@@ -105,18 +106,21 @@ class DeliveredGtids(FencesInUse[GtidVisibility]):
         return sum(len(c) for c, _ in self._parts)
 
     def add(self, coordinates: Uint64s, gtids: Gtids) -> None:
-        """Transactions were delivered, in the order of the log."""
+        """Remember transactions that were delivered, in the order of the log."""
         with self._lock:
             self._parts.append((coordinates, gtids))
 
     def fence(self, executed: GtidSet) -> GtidVisibility:
-        """A fence for a snapshot that was taken after this set was read, within a `look`."""
+        """Return a fence for a snapshot that was taken after this set was read, within a `look`."""
         with self._lock:
             return self._use(GtidVisibility(executed, self))
 
     def outside(self, executed: GtidSet, xids: Uint64s) -> Uint64s:
-        """Those of these transactions that are not in the set. A transaction that is not remembered is in it: it was
-        forgotten because every fence in use sees it, or it was delivered before this run, which waited for it."""
+        """Return those of these transactions that are not in the set.
+
+        A transaction that is not remembered is in it: it was forgotten because every fence in use sees it, or it was
+        delivered before this run, which waited for it.
+        """
         with self._lock:
             parts = list(self._parts)
         lacking = [coordinates[are_outside(executed, gtids)] for coordinates, gtids in parts]
@@ -134,7 +138,7 @@ class DeliveredGtids(FencesInUse[GtidVisibility]):
 
 
 def are_outside(executed: GtidSet, gtids: Gtids) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which of these are not in the set; a transaction without GTID is never lacking."""
+    """Return which of these are not in the set; a transaction without GTID is never lacking."""
     if isinstance(executed, MariadbGtids):
         return _are_after(executed, gtids)
     assert isinstance(executed, MysqlGtids)  # noqa: S101  there is no third kind of set
@@ -153,7 +157,8 @@ def are_outside(executed: GtidSet, gtids: Gtids) -> np.ndarray[tuple[int], np.dt
 
 
 def _are_after(applied: MariadbGtids, gtids: Gtids) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which of these come after the last one of their domain: its numbers grow along the log (`gtid_strict_mode`)."""
+    """Return which of these follow the last one of their domain: its numbers grow along the log
+    (`gtid_strict_mode`)."""
     out = np.zeros(len(gtids), np.bool_)
     last = {domain: number for domain, (_, number) in applied.domains().items()}
     for which, source in enumerate(gtids.sources):

@@ -1,4 +1,5 @@
-"""Large results in bulk: a query's row packets as bytes, read from the socket as they arrive, never a tuple per row.
+"""Fetches large results in bulk: a query's row packets as bytes, read from the socket as they arrive, never a tuple per
+row.
 
     packet   length(3) number(1) │ payload         a row: one packet; FE and less than 9 bytes: the end; FF: an error
 
@@ -142,7 +143,7 @@ class _ResultPackets:
         return True
 
     def _with(self, data: bytes, size: int) -> bytes:
-        """`data`, extended from the socket until it has at least this many bytes."""
+        """Return `data`, extended from the socket until it has at least this many bytes."""
         pieces, have = [data], len(data)
         while have < size:
             pieces.append(self._read(size - have))

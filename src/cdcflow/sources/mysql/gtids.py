@@ -1,4 +1,4 @@
-"""Sets of GTIDs: which transactions a server, or cdcflow's log, has.
+"""Sets of GTIDs: the transactions that a server, or cdcflow's log, has.
 
 MySQL identifies a transaction by `uuid:number`, or `uuid:tag:number`; a set has intervals of numbers per uuid and tag,
 with gaps. MariaDB identifies one by `domain-server-number`; the last GTID of each domain represents all that was read,
@@ -52,12 +52,12 @@ class Gtids:
 
     @property
     def has_tags(self) -> bool:
-        """Whether some may have a tag."""
+        """Whether some of the GTIDs may have a tag."""
         return any(":" in source for source in self.sources)
 
     @property
     def run(self) -> tuple[str, int] | None:
-        """The source and the first number, if all have one source and consecutive numbers."""
+        """The source and the first number, if all have one source and consecutive numbers; otherwise None."""
         if not len(self.which) or int(self.which[0]) < 0 or (self.which != self.which[0]).any():
             return None
         if len(self.number) > 1 and (np.diff(self.number) != 1).any():
@@ -66,13 +66,13 @@ class Gtids:
 
 
 def tag_of(gtids: Gtids, index: int) -> str | None:
-    """The tag of a GTID; None if it has none."""
+    """Return the tag of a GTID; None if it has none."""
     found = gtids.gtid_at(index)
     return None if found is None else found[0].partition(":")[2] or None
 
 
 class GtidSet(Protocol):
-    """What the sets of both flavors can do."""
+    """The interface of the sets of both flavors."""
 
     def add(self, source: str, number: int) -> None: ...
     def contains(self, source: str, number: int) -> bool: ...
@@ -97,7 +97,7 @@ def gtid_set(flavor: Flavor, text: str) -> GtidSet:
 
 @own_kind
 class MysqlGtids:
-    """Intervals of numbers, both ends inclusive, ascending and not touching, for each source."""
+    """MySQL's set: for each source, intervals of numbers, both ends inclusive, ascending and not touching."""
 
     def __init__(self, intervals: dict[str, list[list[int]]] | None = None) -> None:
         self._intervals = intervals or {}
@@ -144,7 +144,7 @@ class MysqlGtids:
         self._intervals[source] = merged
 
     def intervals(self) -> Iterable[tuple[str, Sequence[Sequence[int]]]]:
-        """Each source with its intervals, in the order of the text."""
+        """Return each source with its intervals, in the order of the text."""
         return sorted(self._intervals.items(), key=lambda item: item[0].split(":"))
 
     def add(self, source: str, number: int) -> None:
@@ -207,14 +207,14 @@ class MysqlGtids:
         return out
 
     def _around(self, source: str, text: str, last: int) -> tuple[str, str]:
-        """The set's text before and after the end of this source's last interval."""
+        """Return the set's text before and after the end of this source's last interval."""
         upto = MysqlGtids({s: i for s, i in self._intervals.items() if s.split(":") <= source.split(":")}).text()
         return upto[: len(upto) - len(str(last))], text[len(upto) :]
 
 
 @own_kind
 class MariadbGtids:
-    """The last transaction of each domain: its server and its number."""
+    """MariaDB's set: the last transaction of each domain, by its server and its number."""
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[int, int]] = {}
@@ -233,7 +233,7 @@ class MariadbGtids:
         return out
 
     def domains(self) -> dict[int, tuple[int, int]]:
-        """The last server and number of each domain."""
+        """Return the last server and number of each domain."""
         return dict(self._last)
 
     def add(self, source: str, number: int) -> None:
@@ -241,7 +241,7 @@ class MariadbGtids:
         self._last[int(domain)] = int(server), number
 
     def contains(self, source: str, number: int) -> bool:
-        """Whether it is the last transaction of its domain, or precedes it (with a server's `gtid_strict_mode`, a
+        """Whether the transaction is the last one of its domain, or precedes it (with a server's `gtid_strict_mode`, a
         domain's numbers only grow)."""
         found = self._last.get(int(source.split("-")[0]))
         return found is not None and number <= found[1]

@@ -1,4 +1,4 @@
-"""Row images: where each row begins and where its values are.
+"""Finds, in row images, where each row begins and where its values are.
 
 A row image does not contain its length. It begins with a bit for each column that is sent, set if the value is NULL,
 and the values follow one after another, so that finding the next row requires knowing the columns:
@@ -48,7 +48,7 @@ class Extents:
 
 
 def present(bitmap: bytes, columns: int) -> tuple[bool, ...]:
-    """Which columns are sent, according to a bitmap of an event."""
+    """Return which columns are sent, according to a bitmap of an event."""
     bits = int.from_bytes(bitmap, "little")
     if len(bitmap) * 8 < columns:
         raise protocol_error("a row event whose bitmap has fewer bits than its table has columns")
@@ -58,7 +58,7 @@ def present(bitmap: bytes, columns: int) -> tuple[bool, ...]:
 def walk_images(
     buffer: Buffer, extents: Extents, images: Sequence[Sequence[Form]], documents: int | None = None
 ) -> tuple[list[Int64s], Int64s]:
-    """Where each image begins (one array for each image that a row has), and the rows of each extent.
+    """Return where each image begins (one array for each image that a row has), and the number of rows of each extent.
 
     `images` are the columns that are sent: one list, and for updates two (before and after). If `documents` is given,
     after images have a head, and it is the number of JSON columns of the table; the starts of the heads are then the
@@ -95,14 +95,15 @@ def walk_images(
 
 
 def parts_of_documents(buffer: Buffer, heads: Int64s, documents: int) -> list[Bools]:
-    """For each JSON column of the table, which rows have only a part of the document. `heads` is from `walk_images`."""
+    """Return, for each JSON column of the table, which rows have only a part of the document. `heads` is from
+    `walk_images`."""
     partial = buffer.bytes[heads] == 1
     bits = (buffer.bytes[heads + 1 + number // 8] >> np.uint8(number % 8) & np.uint8(1) for number in range(documents))
     return [partial & bit.view(np.bool_) for bit in bits]
 
 
 def cells(buffer: Buffer, at: Int64s, forms: Sequence[Form]) -> list[Cells]:
-    """The cells of each column of the images that begin at `at`."""
+    """Return the cells of each column of the images that begin at `at`."""
     found = []
     nulls = _nulls(buffer, at, len(forms))
     at = at + (len(forms) + 7) // 8
@@ -127,7 +128,7 @@ def _lengths(buffer: Buffer, at: Int64s, prefix: int) -> Int64s:
 
 
 def _nulls(buffer: Buffer, at: Int64s, columns: int) -> list[Bools] | None:
-    """For each column, in which images it is NULL; None if no value is NULL."""
+    """Return, for each column, in which images it is NULL; None if no value is NULL."""
     found: list[Bools] = []
     some = False
     for number in range(columns):
@@ -143,7 +144,7 @@ def _nulls(buffer: Buffer, at: Int64s, columns: int) -> list[Bools] | None:
 
 @lru_cache(maxsize=1024)
 def _walk(images: tuple[tuple[Form, ...], ...], documents: int | None) -> Walk:
-    """The function that walks from row to row over such images."""
+    """Return the function that walks from row to row over such images."""
     lines = ["def walk(data, at, end, appends):"]
     lines += [f"    append{number} = appends[{number}]" for number in range(len(images) + (documents is not None))]
     lines.append("    while at < end:")
@@ -172,7 +173,7 @@ def _image(number: int, forms: tuple[Form, ...]) -> list[str]:
 
 
 def _straight(forms: tuple[Form, ...]) -> list[str]:
-    """One line for each run of fixed-width columns, one for each other column."""
+    """Return one line of source text for each run of fixed-width columns, and one for each other column."""
     lines: list[str] = []
     fixed = 0
     for width, prefix in forms:

@@ -72,8 +72,11 @@ class MySQLKeptLog:
 def kept_log(
     files: list[tuple[BinlogFile, int]], position: BinlogPosition, limit: LogBudget, since_commit_s: float | None
 ) -> KeptLog:
-    """What the server has after a position in one of its files, oldest first. `since_commit_s`: the age of the latest
-    captured change, which bounds that of later ones. Files are purged whole, and the last one never is."""
+    """Return how much log the server has after a position in one of its files, which are oldest first.
+
+    `since_commit_s`: the age of the latest captured change, which bounds that of later ones. Files are purged whole,
+    and the last one never is.
+    """
     at = [name for name, _ in files].index(position.file)
     size = sum(size for _, size in files[at:])
     if at == len(files) - 1:
@@ -88,7 +91,7 @@ def _limit(connection: Connection) -> LogBudget:
 
 
 def _limits(connection: Connection) -> tuple[LogLimit, ...]:
-    """When the server purges a file: at an age, or when all files together have some size."""
+    """Return when the server purges a file: at an age, or when all files together have some size."""
     names = ("binlog_expire_logs_seconds", "expire_logs_days", "max_binlog_total_size", "basedir")
     found = doctor.variables(connection, *names)
     seconds = retention.kept_seconds(connection, found)

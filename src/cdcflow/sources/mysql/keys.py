@@ -1,6 +1,7 @@
-"""Keys as SQL: the literals of their values, and what compares as the server orders (see `engine.table_key`). Pure.
+"""Keys as SQL: the literals of their values, and expressions that compare as the server orders (see
+`engine.table_key`). Pure.
 
-Text has a collation, ENUM is ordered by number, a BIGINT UNSIGNED exceeds what a signed number holds. So a literal
+Text has a collation, ENUM is ordered by number, a BIGINT UNSIGNED exceeds the range of a signed number. So a literal
 contains the server's own bytes, in the column's own character set.
 """
 
@@ -21,7 +22,7 @@ from cdcflow.sources.mysql.types.registry import family_of, select_expression
 
 
 def table_key(columns: Sequence[ServerColumn], index: str) -> TableKey:
-    """A key of these columns, with the index that has them."""
+    """Return a key of these columns, with the index that has them."""
     digest = ";".join(f"{c.name}:{c.type_code}:{c.collation}:{len(c.labels)}:{c.extra}" for c in columns)
     return TableKey(tuple(map(_key_column, columns)), index, digest)
 
@@ -44,7 +45,7 @@ def _comparable(column: ServerColumn) -> str:
 
 
 def literal_of(column: ServerColumn, cell: bytes) -> str:
-    """A value as SQL, from the text that the server sent for it.
+    """Return a value as SQL, from the text that the server sent for it.
 
     Raises:
         SourceUnavailable: a column of this type cannot have this text.
@@ -57,7 +58,7 @@ def literal_of(column: ServerColumn, cell: bytes) -> str:
 
 
 def value_literal(column: ServerColumn, value: Any) -> str:  # Any: whatever Arrow holds for a key
-    """A value as SQL, from the value in the log."""
+    """Return a value as SQL, from the value in the log."""
     match value:
         case int() | Decimal():
             return str(value)

@@ -1,4 +1,4 @@
-"""A lease in MySQL or MariaDB: `GET_LOCK`, which ends with the session that has it.
+"""A lease in MySQL or MariaDB: `GET_LOCK`, which ends with the session that holds it.
 
 The server ends a session that is idle for longer than `wait_timeout`, by its own clock. So a daemon that was suspended,
 or is cut off from the network, loses the lock although its connection still exists
@@ -38,7 +38,7 @@ class MySQLLease:
     def __init__(
         self, settings: MySQL, secret: Secret, name: str, ttl_s: float, *, process: str, known: Sequence[str] = ()
     ) -> None:
-        """`process`: this one, as messages name it. `known`: other processes that `holder` recognizes."""
+        """`process`: the name of this process in messages. `known`: other processes that `holder` recognizes."""
         # The server counts in whole seconds, and must not end the session before its holder stops counting on it.
         self._idle_s = math.ceil(ttl_s * (1 + MARGIN))
         self.ttl_s = ttl_s
@@ -61,8 +61,10 @@ class MySQLLease:
         return self._is_held
 
     def holder(self) -> Holder | None:
-        """A known process; otherwise the session, by its address. Other users' sessions are visible with the right
-        PROCESS alone."""
+        """Return the holder: a known process; otherwise the session, by its address.
+
+        Other users' sessions are visible only with the right PROCESS.
+        """
         session = self._value(f"SELECT IS_USED_LOCK('{self._name}')")
         if session is None:
             return None
@@ -73,7 +75,7 @@ class MySQLLease:
         return Holder(f"session {session}" + (f" of {where}" if where else ""))
 
     def release(self) -> None:
-        """Close the session, which has the lock."""
+        """Close the session, which holds the lock."""
         connection, self._connection, self._is_held = self._connection, None, False
         if connection is not None:
             with contextlib.suppress(pymysql.Error, OSError):
@@ -105,5 +107,5 @@ class MySQLLease:
 
 
 def lock_name(name: str) -> str:
-    """The lock's name at the server, which all of its databases share: letters and digits alone, at most 64."""
+    """Return the lock's name at the server, which all of its databases share: only letters and digits, at most 64."""
     return f"cdcflow_{hashlib.sha256(name.encode()).hexdigest()}"[:_NAME_MAX]

@@ -34,8 +34,8 @@ Places = Mapping[TableId, Coordinate]
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """Tables that are gone, with the place after their end; and new ones, with the place through which their backfill
-    sees."""
+    """The captured tables that are gone, with the place after their end (`ends`); and the new ones, with the place
+    through which their backfill sees (`begins`)."""
 
     ends: Places = field(default_factory=dict)
     begins: Places = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Lives:
         return frozenset(self.ends)
 
     def tables_ended_by(self, position: Coordinate | None) -> frozenset[TableId]:
-        """The tables whose end is in the log at this position of it (None: the position is another server's)."""
+        """Return the tables whose end the log has at this position (None: the position is another server's)."""
         return frozenset(t for t, end in self.ends.items() if position is not None and position >= end)
 
     def to_json(self) -> str:
@@ -76,11 +76,11 @@ def ended_tables(
     end: Coordinate,
     is_kept: Callable[[TableId], bool],
 ) -> Places:
-    """The captured tables that no longer exist, each with the place after its end.
+    """Return the captured tables that no longer exist, each with the place after its end.
 
     `captured` are those of the earlier run that the settings still select; `present` exist. `position` is the log's
-    (None: another server's). `end` is the end of the server's log, read after the catalog. `is_kept`: remains on the
-    list.
+    (None: another server's). `end` is the end of the server's log, read after the catalog. `is_kept`: whether a table
+    remains on the list after its end.
     """
     passed = before.tables_ended_by(position)
     known = {} if position is None else before.ends
@@ -97,8 +97,10 @@ def new_tables(
     position: Coordinate | None,
     visible: Coordinate | None,
 ) -> Places:
-    """The new tables, each with the place after which all of its changes count. `visible`: a place before which every
-    later snapshot sees all transactions; None: unknown, and all changes count."""
+    """Return the new tables, each with the place after which all of its changes count.
+
+    `visible`: a place before which every later snapshot sees all transactions; None: unknown, and all changes count.
+    """
     if position is None:
         return {}
     places = {t: place for t, place in before.begins.items() if t in present and place > position}

@@ -1,8 +1,8 @@
-"""How busy a MySQL or MariaDB server is.
+"""Measures how busy a MySQL or MariaDB server is.
 
-A server does not know how far its replicas lag, so cdcflow queries each replica that the settings name. The lag that it
-reports is that of what it executes now (`Seconds_Behind_Source`): 0 while its receiver is cut off, so both threads must
-run.
+A server does not know how far its replicas lag, so cdcflow queries each replica that the settings name. A replica
+reports the lag of the transaction that it executes now (`Seconds_Behind_Source`): 0 while its receiver is cut off, so
+both threads must run.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ _TEXT_OF_PROBE = Token("probe")
 
 
 def source_probe(settings: MySQL, secret: Secret, limits: LoadLimits, slot: str) -> MySQLProbe:
-    """Measures what has a limit. `slot`: the log's, whose marks commits must not meet. Connects at the first query."""
+    """Return a probe that measures the gauges that have a limit. It connects at the first query.
+
+    `slot`: the log's, whose marks the probe's commits must not meet.
+    """
     return MySQLProbe(settings, secret, limits, slot)
 
 
 class MySQLProbe(SqlProbe[Connection]):
-    """Also has the connections to replicas."""
+    """A `SourceProbe` that also has connections to the replicas, and closes them."""
 
     def __init__(self, settings: MySQL, secret: Secret, limits: LoadLimits, slot: str) -> None:
         connector = Connector(settings, secret)
@@ -73,7 +76,7 @@ class Replica:
         self._session: Session[Connection] = Session(connector, lambda: connector.connect("replica lag"))
 
     def lag_s(self) -> float:
-        """Its lag, in seconds.
+        """Return the replica's lag, in seconds.
 
         Raises:
             Unknown: it does not replicate, or a right is missing.
@@ -104,7 +107,7 @@ def _lag_of(connection: Connection, where: str) -> float:
 
 
 def _of_channel(status: dict[str, Any]) -> float | None:
-    """What one channel lags by. None: one of its threads does not run."""
+    """Return the lag of one channel; None if one of its threads does not run."""
     known = {name.replace("Slave", "Replica").replace("Master", "Source"): value for name, value in status.items()}
     runs = known.get("Replica_IO_Running") == "Yes" and known.get("Replica_SQL_Running") == "Yes"
     lag = known.get("Seconds_Behind_Source")
@@ -112,7 +115,10 @@ def _of_channel(status: dict[str, Any]) -> float | None:
 
 
 def replica_status(connection: Connection) -> list[dict[str, Any]]:
-    """SHOW REPLICA STATUS, one for each channel. MySQL has no older name since 8.4, MariaDB 10.4 no newer one."""
+    """Return the rows of SHOW REPLICA STATUS, one for each channel.
+
+    Since 8.4 MySQL does not know the statement's older name, and MariaDB 10.4 does not know the newer one.
+    """
     statement = "SHOW ALL SLAVES STATUS" if "MariaDB" in connection.get_server_info() else "SHOW REPLICA STATUS"
     with connection.cursor(DictCursor) as cursor:
         try:
@@ -123,7 +129,7 @@ def replica_status(connection: Connection) -> list[dict[str, Any]]:
 
 
 def history_list_length(connection: Connection) -> float:
-    """How many transactions' old row versions InnoDB keeps, because some snapshot may need them."""
+    """Return how many transactions' old row versions InnoDB keeps, because some snapshot may need them."""
     is_mariadb = "MariaDB" in connection.get_server_info()
     return _number(connection, _HISTORY_OF_MARIADB if is_mariadb else _HISTORY)
 

@@ -65,7 +65,7 @@ class Expectations:
                 self._stream.expect_time(commit_ts, coordinate)
 
     def attach(self, stream: Expecting) -> None:
-        """Set the stream that reports from now on. Marks passed to an earlier stream are void."""
+        """Set the stream that reports later marks. Marks passed to an earlier stream are void."""
         with self._lock:
             self._stream = stream
             early, self._early = self._early, []
@@ -99,8 +99,10 @@ class WrittenMarks:
             raise self.map_error(connection, error) from None
 
     def of_probe(self) -> WrittenMarks:
-        """The rows of this log that show only how long a commit takes. The stream takes them for another log's, and no
-        mark waits for a lock of theirs."""
+        """Return the marks of this log that only show how long a commit takes.
+
+        The stream takes their rows for another log's, and no mark waits for a lock on them.
+        """
         return WrittenMarks(self.table, f"{self._slot[:50]}{_OF_PROBE}")
 
     def beat(self, connection: Connection) -> None:
@@ -176,7 +178,7 @@ class WrittenMarks:
         return [Dropped(subject, "removed")]
 
     def map_error(self, connection: Connection, error: pymysql.Error) -> CdcflowError:
-        """Why the table cannot be created or written."""
+        """Return the error for a table that cannot be created or written."""
         if parts(error)[0] not in _MAY_NOT_WRITE:
             return map_error(error, f"preparing the table of marks {self.table}")
         account = account_of(connection)
@@ -205,7 +207,7 @@ class WrittenMarks:
 
 
 def _not_dropped(subject: str, error: pymysql.Error, sql: str) -> Dropped:
-    """Reports that an object stays because a right is missing; raises all other errors."""
+    """Report that an object stays because a right is missing; raise all other errors."""
     if parts(error)[0] not in _MAY_NOT_WRITE:
         raise error
     return Dropped(subject, "left", "the user of source.url may not remove it", f"{sql};")
@@ -233,7 +235,7 @@ class ReadOnlyMarks:
         self._expectations.expect_time(int(commit_ts), binlog_status.end(connection).coordinate)
 
     def ensure(self, connection: Connection) -> None:
-        """Nothing is needed."""
+        """Do nothing: no table is needed."""
 
 
 Marking = WrittenMarks | ReadOnlyMarks

@@ -1,4 +1,4 @@
-"""How a log moves to the server at another address: what that server is, and whether it has every change.
+"""Moves a log to the server at another address: finds out what that server is, and whether it has every change.
 
     same    the log's server at another address, upgraded in place, or a replica that took its place: one that has the
             log's transactions
@@ -26,8 +26,8 @@ _ERRANT = "errant-transactions"
 
 @dataclass(frozen=True, slots=True)
 class MysqlRoute:
-    """What the server at the address is to the log. `text`: how that is known, or why there will be a gap. `begun`:
-    where the log continues without one (None: at a new position)."""
+    """The relation of the server at the address to the log. `text`: how that is known, or why there will be a gap.
+    `begun`: where the log continues without a gap (None: at a new position)."""
 
     kind: Target
     text: str
@@ -39,7 +39,7 @@ class MysqlRoute:
 
 
 def find(again: Callable[[], BeginPosition], *, compares: bool) -> MysqlRoute:
-    """The route to a server. `again` checks there that the log can continue without a gap (`Preparation.again`).
+    """Return the route to a server. `again` checks there that the log can continue without a gap (`Preparation.again`).
 
     Raises:
         ConfigurationError: the log cannot continue there; or the server lacks transactions that the log has, and no
@@ -66,8 +66,8 @@ def find(again: Callable[[], BeginPosition], *, compares: bool) -> MysqlRoute:
 
 
 def steps(route: MysqlRoute, marks: str) -> list[str]:
-    """What a move along this route creates and changes, for operators. `marks`: the table of marks; "" if none is
-    written."""
+    """Describe what a move along this route creates and changes, for operators. `marks`: the table of marks; "" if none
+    is written."""
     found = [f"table {marks} is created there, unless it exists"] if marks else []
     return [*found, "the log records the server" + (", and a gap after its end" if route.has_gap else "")]
 
@@ -76,6 +76,6 @@ _NAMES = {"mysql": "server_uuid", "mariadb": "server_id"}
 
 
 def server_text(flavor: Flavor, version: str, server: str) -> str:
-    """A server for operators. `version`: "" if it is unknown."""
+    """Describe a server for operators. `version`: "" if it is unknown."""
     name = {"mysql": "MySQL", "mariadb": "MariaDB"}[flavor]
     return f"{name}{' ' if version else ''}{version}, {_NAMES[flavor]} {server}"

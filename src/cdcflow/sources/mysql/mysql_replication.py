@@ -32,7 +32,7 @@ _NOT_SENT, _EMPTY_SET, _NULL = "cols bitmap", "empty set", "null"
 
 
 class NoValue(enum.Enum):
-    """What the library returns instead of a value."""
+    """The library's result for a column that has no value."""
 
     OUT_OF_CALENDAR = "a date that is in no calendar"
     PART = "a part of a JSON document"
@@ -41,8 +41,8 @@ class NoValue(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """One row of an event: values by column, without the columns that were not sent. None: this kind of event has no
-    such image."""
+    """One row of an event: values by column, without the columns that were not sent. An image that this kind of event
+    does not have is None."""
 
     before: Mapping[str, Any] | None = None
     after: Mapping[str, Any] | None = None
@@ -62,8 +62,8 @@ def is_installed() -> bool:
 
 
 def rows_of(table_map: bytes, event: bytes, flavor: Flavor, masked: Masked) -> Iterator[Images]:
-    """The rows of a row event as the library decodes it. `table_map`: its TABLE_MAP event's body; `event`: with its
-    header.
+    """Return the rows of a row event as the library decodes it. `table_map`: its TABLE_MAP event's body; `event`: with
+    its header.
 
     Any exception of the library may be raised, also between two rows.
     """
@@ -109,7 +109,7 @@ def _value(value: Any, reason: str) -> Any:
 
 
 def _parse_event(event: bytes, flavor: Flavor, known: dict[int, Any]) -> Any:
-    """The library's object for an event. A TABLE_MAP event is added to `known`."""
+    """Return the library's object for an event. A TABLE_MAP event is added to `known`."""
     from pymysqlreplication.packet import BinLogPacketWrapper
     from pymysqlreplication.row_event import (
         DeleteRowsEvent,
@@ -146,8 +146,8 @@ def _parse_event(event: bytes, flavor: Flavor, known: dict[int, Any]) -> Any:
 
 
 def _guard_documents(wrapper: Any) -> None:
-    """A document that the library cannot read is one value, and no reason to abandon the event: the library has read
-    all of its bytes before it parses them."""
+    """Make a document that the library cannot read a single missing value, instead of a reason to abandon the event:
+    the library has read all of its bytes before it parses them."""
     read = wrapper.read_binary_json
 
     def read_guarded(size: int, is_partial: bool) -> Any:

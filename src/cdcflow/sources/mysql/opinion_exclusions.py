@@ -1,4 +1,4 @@
-"""What `mysql-replication` is known to decode wrongly: types, character sets and values without a second opinion.
+"""Lists what `mysql-replication` is known to decode wrongly: types, character sets and values without a second opinion.
 
 Each entry names the values that it covers, the library's result for them, and where it applies. A test shows for each
 entry that the library is still wrong there; when a release corrects one, that test fails and the entry is removed.
@@ -37,7 +37,7 @@ _LATIN1_OWN: Final = frozenset("\x81\x8d\x8f\x90\x9d")
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """Values that are not compared. `applies` gets the column, how its values are kept, and the value as cdcflow
+    """Values that are not compared. `applies` gets the column, the policy for its values, and the value as cdcflow
     decoded it (None: NULL, or the question is about the column as a whole)."""
 
     about: str

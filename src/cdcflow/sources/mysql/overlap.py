@@ -115,7 +115,7 @@ def _time(seconds: int) -> str:
 
 @dataclass(slots=True)
 class _Began:
-    """Takes events as a decoder does, and keeps when the first file began (0: not known yet)."""
+    """Takes events as a decoder does, and notes when the first file began (0: not known yet)."""
 
     seconds: int = 0
 
@@ -130,7 +130,8 @@ class _Began:
 
 
 def _newest(position: BinlogPosition, first_transaction: int, back: TransactionsBack) -> list[Ours]:
-    """The last transactions of the change log that are in one file, oldest first; no more than can be compared."""
+    """Return the last transactions of the change log that are in one file, oldest first; no more than can be
+    compared."""
     seen: list[Position] = []
 
     def is_enough(found: Position) -> bool:
@@ -158,8 +159,8 @@ def _is_between(connection: Connection, at: BinlogPosition) -> bool:
 
 @dataclass(slots=True)
 class _Commits:
-    """Takes events as a decoder does, and keeps the time of the transaction that ends at each of the bytes `wanted` of
-    `file`."""
+    """Takes events as a decoder does, and notes the commit time of each transaction that ends at one of the bytes
+    `wanted` of `file`."""
 
     file: BinlogFile
     wanted: Int64s
@@ -173,7 +174,7 @@ class _Commits:
         return []
 
     def file_began(self, seconds: int) -> None:
-        """Not needed."""
+        """Ignore the time at which the file was created."""
 
     def decode(self, events: Events) -> list[StreamEvent]:
         if self.is_past:
@@ -188,8 +189,11 @@ class _Commits:
 
 
 def _commit_times(connection: Connection, dump: Dump, ends: Int64s, account: str) -> dict[int, int]:
-    """The commit times of the server's transactions that end at these bytes of the file (ascending), for those bytes
-    where one ends. If the server refuses, raises the same errors as a stream."""
+    """Return the commit times of the server's transactions that end at these bytes of the file (ascending), for those
+    bytes where one ends.
+
+    If the server refuses, raises the same errors as a stream.
+    """
     commits, upto = _Commits(dump.start[0], ends), int(ends[-1])
     # Missing events do not prove a difference: the right to read the log may have been revoked.
     scan(connection, dump, commits, lambda: commits.reached >= upto or commits.is_past, account)

@@ -6,9 +6,9 @@
 
 A file and position are meaningful on one server only; the set of GTIDs (empty if the server has none) means the same on
 every server that has these transactions. `;xa=` is present while XA transactions are prepared and not decided: their
-rows were held back, so a restart reads again starting there, and skips what was delivered. `;began=` is the time at
-which the server created the file, in seconds since 1970: a file with the same name and a different time is a different
-file (`overlap`). A position of an earlier cdcflow does not have it, nor does one that was queried with SQL.
+rows were held back, so a restart reads again starting there, and skips transactions that were delivered. `;began=` is
+the time at which the server created the file, in seconds since 1970: a file with the same name and a different time is
+a different file (`overlap`). A position of an earlier cdcflow does not have it, nor does one that was queried with SQL.
 
 `StreamProgress` holds how far a stream is, and the marks that wait for a position.
 """
@@ -59,8 +59,8 @@ NOWHERE = Coordinate(-1)
 @own_kind
 @dataclass(frozen=True, slots=True)
 class BinlogPosition:
-    """A position between two transactions. `gtids` is the text of the set of those before it; `xa` and `began` are as
-    described above (0: unknown)."""
+    """A position between two transactions. `gtids` is the set of the transactions before it, as text; `xa` and `began`
+    are as described above (0: unknown)."""
 
     file: BinlogFile
     pos: int
@@ -79,12 +79,12 @@ class BinlogPosition:
 
     @property
     def start(self) -> BinlogPosition:
-        """Where to start reading again."""
+        """The position at which to start reading again."""
         return replace(self, xa=None) if self.xa is None else self.xa
 
     @classmethod
     def parse(cls, text: str) -> BinlogPosition:
-        """Parse what `text` wrote. Raises InvariantViolated if it is something else."""
+        """Parse a position's `text`. Raises InvariantViolated if it is something else."""
         head, *rest = text.split(";")
         file, _, pos = head.rpartition(":")
         began = 0
@@ -100,7 +100,7 @@ class BinlogPosition:
 
 
 def binlog_position_of(position: Position) -> BinlogPosition:
-    """Raises InvariantViolated if it is not a position in a binary log."""
+    """Parse a position. Raises InvariantViolated if it is not a position in a binary log."""
     return BinlogPosition.parse(position.text)
 
 
@@ -109,12 +109,12 @@ def position_of(position: BinlogPosition) -> Position:
 
 
 def began_text(seconds: int) -> str:
-    """The part of a position that contains when its file began."""
+    """Return the part of a position's text that contains when its file began."""
     return f";{_BEGAN}{seconds}" if seconds else ""
 
 
 def coordinate(file: BinlogFile, pos: int) -> Coordinate:
-    """The place at a byte of a file: 23 bits for the file, 40 for the byte.
+    """Return the place at a byte of a file: 23 bits for the file, 40 for the byte.
 
     Raises:
         ConfigurationError: the file has no number, or one too large.
@@ -131,7 +131,7 @@ def coordinate(file: BinlogFile, pos: int) -> Coordinate:
 
 
 def byte_of(coordinate: Coordinate) -> int:
-    """The byte of a coordinate in its file."""
+    """Return the byte of a coordinate in its file."""
     return coordinate.value & (1 << _POSITION_BITS) - 1
 
 
@@ -161,12 +161,12 @@ class StreamProgress:
         self.enter_file(position.start.file)
 
     def enter_file(self, file: BinlogFile) -> None:
-        """The following events are in this file."""
+        """Note that the following events are in this file."""
         self.file, self.began = file, 0
         self.base = coordinate(file, 0).value
 
     def coordinate_at(self, pos: int) -> Coordinate:
-        """The place of a byte of the file."""
+        """Return the place of a byte of the current file."""
         return Coordinate(self.base | pos)
 
     def position_at(self, pos: int, gtids: str, held: str) -> Position:
@@ -181,19 +181,19 @@ class StreamProgress:
 
     @property
     def due(self) -> bool:
-        """An expected mark or time is due: its position was passed."""
+        """Whether the stream has passed the position of an expected mark or time."""
         self._take_asked()
         return any(coordinate <= self._passed for _, coordinate in (*self._expected, *self._times))
 
     def passed_marks(self) -> list[StreamEvent]:
-        """The expected marks whose positions were passed, and the latest of such times."""
+        """Return the expected marks whose positions were passed, and the latest of the expected times that were."""
         marks = [MarkSeen(token, self.last, self.commit_ts) for token, _ in self.take_marks(self._passed)]
         passed = [commit_ts for commit_ts, coordinate in self._times if coordinate <= self._passed]
         self._times = [e for e in self._times if e[1] > self._passed]
         return [*marks, Advanced(self.last, max(passed))] if passed else [*marks]
 
     def take_marks(self, upto: Coordinate) -> list[tuple[Token, Coordinate]]:
-        """The marks expected through a coordinate, which the caller reports."""
+        """Remove and return the marks expected through a coordinate, which the caller reports."""
         self._take_asked()
         found = [e for e in self._expected if e[1] <= upto]
         self._expected = [e for e in self._expected if e[1] > upto]
@@ -206,13 +206,14 @@ class StreamProgress:
             self._times.append(self._asked_times.get())
 
     def record_delivery(self, position: Position, coordinate: Coordinate, commit_ts: int) -> None:
-        """Everything through this position is in the events that are being returned."""
+        """Note that everything through this position is in the events that are being returned."""
         self.last, self.commit_ts = position, commit_ts
         self._silent = False
         self._passed = self._covered = coordinate
 
     def advance(self, pos: int, gtids: str, held: str, *, known: bool, commit_ts: int = 0) -> list[StreamEvent]:
-        """No captured change remains before byte `pos` of the file: returns the marks expected there, and the progress.
+        """Note that no captured change remains before byte `pos` of the file. Return the marks expected there, and the
+        progress.
 
         `known`: the server gave this position as its end, or it follows a transaction. `commit_ts`: when the last
         transaction before it was committed; 0 if unknown.

@@ -41,8 +41,8 @@ class BeginPosition:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What an earlier run stored: its position, the server that it was read from, whether its GTIDs are complete, and
-    whether its file and byte are those of a server before that one."""
+    """The state that an earlier run stored: its position, the server that it was read from, whether its GTIDs are
+    complete, and whether its file and byte are those of a server before that one."""
 
     position: BinlogPosition
     server: str
@@ -67,7 +67,7 @@ class Preparation:
     # ── the first position ─────────────────────────────────────────────────────────────────────────────────────
 
     def first(self) -> BeginPosition:
-        """The current end of the log, with everything before it visible.
+        """Return the current end of the log, once everything before it is visible.
 
         Raises:
             SourceUnavailable: something keeps transactions from becoming visible (a replica that does not answer).
@@ -95,8 +95,11 @@ class Preparation:
         return BeginPosition(BinlogPosition(end.file, end.pos, before.text()))
 
     def visible_end(self) -> Coordinate | None:
-        """A place near the current end of the log, such that every later snapshot sees all transactions before it. None
-        if some are being committed. Prepared XA transactions do not count: their rows arrive with XA COMMIT."""
+        """Return a place near the current end of the log, such that every later snapshot sees all transactions before
+        it.
+
+        None if some are being committed. Prepared XA transactions do not count: their rows arrive with XA COMMIT.
+        """
         if self._flavor == "mariadb":
             with binlog_status.snapshot(self._connection):
                 return binlog_status.snapshot_end(self._connection).coordinate
@@ -121,7 +124,7 @@ class Preparation:
     # ── the position of an earlier run ─────────────────────────────────────────────────────────────────────────
 
     def again(self, before: Before) -> BeginPosition:
-        """The position of an earlier run, checked.
+        """Return the position of an earlier run, checked.
 
         Raises:
             HistoryLost: the log after it is gone, or the server lacks transactions that the change log has.
@@ -169,7 +172,7 @@ class Preparation:
         return MysqlGtids.parse(binlog_status.executed_gtids(self._connection))
 
     def _refuse_lacking(self, ours: MysqlGtids, before: Before) -> None:
-        """Raises unless everything in `ours` is executed, or is being committed now."""
+        """Raise an error unless everything in `ours` is executed, or is being committed now."""
         committing = _owned_gtids(binlog_status.owned_gtids(self._connection))
         executed = self._executed_gtids()
         for gtid in committing:
@@ -240,7 +243,8 @@ class Preparation:
         return BeginPosition(position, by_gtid=True)
 
     def _check_logs_foreign_changes(self) -> None:
-        """MariaDB: what the change log has may be missing only in the binary log."""
+        """Check, for MariaDB, that the server logs changes of other servers: otherwise what the change log has may be
+        missing only in its binary log."""
         found = topology.variables(self._connection)
         if not topology.logs_foreign_changes(found) and found.get("gtid_slave_pos"):
             raise history_lost(
@@ -250,7 +254,8 @@ class Preparation:
             )
 
     def _quiet_end(self) -> tuple[binlog_status.BinlogEnd, str]:
-        """MariaDB: the end of the log at a time when nothing was added to it, once everything before it is visible."""
+        """Return the end of MariaDB's log at a time when nothing was added to it, once everything before it is
+        visible."""
         ends: list[tuple[binlog_status.BinlogEnd, str]] = []
 
         def is_quiet() -> bool:
@@ -266,7 +271,7 @@ class Preparation:
         return ends[0]
 
     def _check_goes_on(self, position: BinlogPosition) -> None:
-        """MariaDB: check that the change log lacks the transaction after this position. For a server that cannot
+        """Check that the change log lacks the transaction after this position: for a MariaDB server that cannot
         determine what is before the position."""
         ours = MariadbGtids.parse(position.gtids).domains()
         try:
@@ -289,8 +294,10 @@ class Preparation:
         return MariadbGtids.parse(binlog_status.gtids_at(self._connection, seen.file, seen.pos) or "")
 
     def _is_purged(self, position: BinlogPosition) -> bool:
-        """Whether the server no longer has the file of this position. Nothing is lost if the change log has all of its
-        transactions."""
+        """Whether the server no longer has the file of this position.
+
+        Nothing is lost if the change log has all of that file's transactions.
+        """
         return position.file not in dict(binlog_status.files(self._connection))
 
     def _lost_nothing_of_mariadb(self, position: BinlogPosition) -> bool:
@@ -359,7 +366,7 @@ class Preparation:
 
 
 def _owned_gtids(text: str) -> frozenset[str]:
-    """The GTIDs in `gtid_owned`: `uuid:7#12:8#13,uuid2:tag:1#5`, one text each."""
+    """Return the GTIDs in `gtid_owned`: `uuid:7#12:8#13,uuid2:tag:1#5`, one text each."""
     found: set[str] = set()
     for part in "".join(text.split()).split(","):
         server, _, rest = part.partition(":")
@@ -370,7 +377,7 @@ def _owned_gtids(text: str) -> frozenset[str]:
 
 
 def _state(text: str) -> dict[tuple[int, int], int]:
-    """`gtid_binlog_state`: the last number of each domain and server."""
+    """Parse `gtid_binlog_state`: the last number of each domain and server."""
     found: dict[tuple[int, int], int] = {}
     for part in "".join(text.split()).split(","):
         if part:

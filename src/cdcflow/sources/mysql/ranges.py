@@ -67,6 +67,6 @@ class Ordered(KeyedTable[Connection, Fetched]):
 
 
 def key_of(entry: CatalogTable, described: DescribedTable) -> TableKey:
-    """A table's key, with its columns as the server stores them."""
+    """Return a table's key, with its columns as the server stores them."""
     columns = {c.name: c for c in described.columns}
     return table_key([columns[name] for name in described.table.key], entry.index)

@@ -1,4 +1,4 @@
-"""What a statement in the log does, if its event may name a character set other than the one it is in. Pure.
+"""Reads a statement in the log whose event may name a character set other than the one it is in. Pure.
 
 A name with non-ASCII characters reads differently in each set, and the servers do not always name the right set
 (`statement_text`). A table that a statement names in some other set may be the one that was meant. So each set is
@@ -33,7 +33,7 @@ from cdcflow.sources.mysql.types.charsets import UNKNOWN
 
 
 def statement_in(query: Query) -> Statement:
-    """What a statement in the log does, along with what it would do in other character sets if that differs."""
+    """Return what a statement in the log does, along with what it would do in other character sets if that differs."""
     found = statement_of(query)
     if query.raw and isinstance(found, Savepoint):
         return _in_utf8(query) or found
@@ -50,8 +50,11 @@ def statement_in(query: Query) -> Statement:
 
 
 def _in_utf8(query: Query) -> Statement | None:
-    """The servers write such statements themselves, in UTF-8 whatever the client declares. In any other set a
-    savepoint's name could differ from the name in a later rollback to it."""
+    """Return the statement read as UTF-8; None if its bytes are not UTF-8.
+
+    The servers write statements of such a kind themselves, in UTF-8 whatever the client declares. In any other set a
+    savepoint's name could differ from the name in a later rollback to it.
+    """
     try:
         return statement_of(replace(query, text=query.raw.decode(), is_single=False))
     except UnicodeDecodeError:
@@ -59,7 +62,7 @@ def _in_utf8(query: Query) -> Statement | None:
 
 
 def tables_in(statement: Statement) -> Iterator[TableId]:
-    """The tables that a statement names."""
+    """Return the tables that a statement names."""
     match statement:
         case RowChange(tables) | Emptied(tables):
             yield from tables
@@ -76,7 +79,7 @@ def tables_in(statement: Statement) -> Iterator[TableId]:
 
 
 def with_names(statement: Statement, named: Callable[[TableId], TableId]) -> Statement:
-    """The statement with other names for its tables."""
+    """Return the statement with other names for its tables."""
     match statement:
         case RowChange(tables) | Emptied(tables):
             return replace(statement, tables=tuple(map(named, tables)))
@@ -106,8 +109,8 @@ def _names(statement: Statement) -> Iterator[str]:
 
 
 def _is_of_tables(statement: Statement) -> bool:
-    """Whether it names tables. For a statement that changes rows, whether a name is not ASCII: its text may contain
-    millions of non-ASCII values."""
+    """Whether the statement names tables. For a statement that changes rows: whether a name is not ASCII, since its
+    text may contain millions of non-ASCII values."""
     match statement:
         case RowChange():
             return not all(name.isascii() for name in _names(statement))

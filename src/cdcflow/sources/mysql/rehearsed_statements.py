@@ -1,8 +1,8 @@
-"""Statements of MySQL and MariaDB before they are executed: which rules of `statement_rules` apply where. Pure.
+"""Parses statements of MySQL and MariaDB before they are executed: which rules of `statement_rules` apply where. Pure.
 
-Whether values change is decided by the parser that also reads the binary log (`statements`, `alters`), clause by
-clause. What is added here are the columns that a clause names, and an error for a clause that has no rule: the capture
-reads a table again if it is not sure, but a rehearsal does not guess.
+The parser that also reads the binary log decides, clause by clause, whether values change (`statements`, `alters`).
+This module adds the columns that a clause names, and an error for a clause that has no rule: the capture reads a table
+again if it is not sure, but a rehearsal does not guess.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _OTHER_OPTIONS = ("UNION", "DATA", "SECONDARY_ENGINE", "TABLESPACE", "INSERT_MET
 
 @dataclass(frozen=True, slots=True)
 class StatementTables:
-    """What a statement is rehearsed against: the captured tables, which tables the settings select, the server's kind,
-    and how it compares names."""
+    """The tables that a statement is rehearsed against: the captured ones, which ones the settings select, the server's
+    kind, and how it compares names."""
 
     tables: Mapping[TableId, Table]
     selects: Callable[[TableId], bool]
@@ -66,7 +66,7 @@ class StatementTables:
 
 
 def statement_parts(text: str, server: StatementTables) -> list[StatementPart]:
-    """What one statement does.
+    """Return the effects of one statement.
 
     Raises:
         ConfigurationError: cdcflow does not know it, or it cannot fit the tables.
@@ -75,7 +75,7 @@ def statement_parts(text: str, server: StatementTables) -> list[StatementPart]:
 
 
 def number_by_name(before: Table, columns: Sequence[Column]) -> list[Column]:
-    """The columns with numbers, which depend on their names."""
+    """Return the columns with numbers, which depend on their names."""
     numbers = column_numbers([c.name for c in columns])
     return [replace(column, number=number) for column, number in zip(columns, numbers, strict=True)]
 
@@ -114,7 +114,7 @@ class _Rehearsed:
         return statement_of(Query("", self._text, flavor=self._server.flavor))
 
     def _object(self) -> str | None:
-        """The rule for an object that is not a table."""
+        """Return the rule for an object that is not a table; None if the statement names no such object."""
         if not self._words:
             raise self.unknown()
         at = 1
@@ -154,7 +154,7 @@ class _Rehearsed:
                 raise self.unknown()
 
     def _table_of(self, table: TableId) -> TableId:
-        """The table that a name means: the captured one if the name has no schema, and one has that name."""
+        """Return the table that a name means: the captured one if the name has no schema, and one has that name."""
         if table.schema:
             same = [t for t in self._server.tables if self._server.names.key(t) == self._server.names.key(table)]
             return same[0] if same else table
@@ -239,7 +239,8 @@ class _Rehearsed:
             raise self.unknown()
 
     def _clause(self, clause: Sequence[SqlToken], table: Table) -> Iterator[StatementPart]:
-        """What one clause does. Whether values change is `alter_effects`' word; the rule must agree with it."""
+        """Return the effects of one clause. `alter_effects` decides whether values change; the rule must agree
+        with it."""
         words = [t.word for t in clause]
         effects = alter_effects(clause)
         parts = list(self._known_clause(clause, words, table))
@@ -367,7 +368,7 @@ class _Rehearsed:
         return _part("recode" if is_recoded else "modify", table.id, *edits)
 
     def _column(self, table: Table, name: str) -> str:
-        """A column's name as the table has it: the server ignores case."""
+        """Return a column's name as the table has it: the server ignores case."""
         return next((c.name for c in table.columns if c.name.lower() == name.lower()), name)
 
 
@@ -395,7 +396,7 @@ def _is_tool(table: TableId) -> bool:
 
 
 def _type_text(definition: Sequence[SqlToken]) -> str:
-    """The text of a type at the beginning of a column's definition."""
+    """Return the text of a type at the beginning of a column's definition."""
     words = [t.word for t in definition]
     if not words or not definition[0].is_name:
         return ""

@@ -40,7 +40,7 @@ class Framed:
 
 
 def row_packets(data: bytes) -> Framed:
-    """The row packets at the beginning of `data`."""
+    """Find the row packets at the beginning of `data`."""
     starts: list[int] = []
     at, size, state = 0, len(data), NEEDS_MORE
     ends: list[int] = []
@@ -64,7 +64,7 @@ _NULL, _TWO, _THREE, _EIGHT = 0xFB, 0xFC, 0xFD, 0xFE
 
 
 def decode(described: DescribedTable, data: bytes, rows: Extents) -> pa.RecordBatch:
-    """Rows of `SELECT <select_expression of every column>`, in `described.table.row_schema`.
+    """Decode rows of `SELECT <select_expression of every column>`, in `described.table.row_schema`.
 
     `rows` are the row packets' payloads in `data` (without their headers). If `buffers.PAD` bytes follow the last one,
     nothing is copied. The session's character set must be utf8mb4 and its time zone +00:00.
@@ -108,7 +108,7 @@ def _cells(buffer: Buffer, rows: Extents, columns: int) -> list[Cells]:
 
 
 def cells_of(data: bytes, start: int, end: int) -> list[bytes | None]:
-    """The cells of one row of a result set, None for NULL.
+    """Return the cells of one row of a result set, None for NULL.
 
     Raises:
         SourceUnavailable: it is not such a row.

@@ -28,7 +28,7 @@ def is_rds(connection: Connection, found: Mapping[str, object]) -> bool:
 
 
 def retention(connection: Connection, found: Mapping[str, object]) -> Iterator[Finding]:
-    """How long cdcflow may be stopped. `found`: the server's variables."""
+    """Return a finding on how long cdcflow may be stopped. `found`: the server's variables."""
     if is_rds(connection, found):
         yield _of_rds(_rds_retention(connection))
         return
@@ -47,8 +47,10 @@ def retention(connection: Connection, found: Mapping[str, object]) -> Iterator[F
 
 
 def kept_seconds(connection: Connection, found: Mapping[str, object]) -> float:
-    """How long the server keeps a file of its binary log, in seconds; 0 without a limit, or if it is unknown. `found`:
-    the server's variables, including `basedir`."""
+    """Return how long the server keeps a file of its binary log, in seconds; 0 without a limit, or if it is unknown.
+
+    `found`: the server's variables, including `basedir`.
+    """
     if not is_rds(connection, found):
         return _expiry_seconds(found)
     rows = _rds_retention(connection) or [(None,)]
@@ -56,7 +58,7 @@ def kept_seconds(connection: Connection, found: Mapping[str, object]) -> float:
 
 
 def name_of_setting(connection: Connection, found: Mapping[str, object]) -> str:
-    """The setting that `kept_seconds` returns."""
+    """Return the name of the setting whose value `kept_seconds` returns."""
     if is_rds(connection, found):
         return "binlog retention hours"
     return "binlog_expire_logs_seconds" if found.get("binlog_expire_logs_seconds") else "expire_logs_days"
@@ -68,7 +70,7 @@ def _expiry_seconds(found: Mapping[str, object]) -> float:
 
 
 def _rds_retention(connection: Connection) -> list[tuple[object, ...]] | None:
-    """The retention in RDS's table; None if the table does not exist, or cannot be read."""
+    """Return the retention in RDS's table; None if the table does not exist, or cannot be read."""
     try:
         return [*query(connection, _RDS)]
     except pymysql.Error:

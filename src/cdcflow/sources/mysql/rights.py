@@ -1,5 +1,5 @@
-"""Missing rights to read tables, revoked while a capture runs or never granted: for each the statement that grants it
-to cdcflow's account.
+"""Handles missing rights to read tables, revoked while a capture runs or never granted: each error has the statement
+that grants the right to cdcflow's account.
 
 The server hides a table from an account without a right to it, so a missing table cannot be distinguished from a
 missing right.
@@ -39,7 +39,10 @@ def reading(connection: Connection, table: TableId) -> Iterator[None]:
 
 def reads_all_of(connection: Connection, schema: str) -> bool:
     """Whether the schema exists and cdcflow may read every table in it, so that a table that is not visible does not
-    exist. The server reports a missing table only to accounts that may read it."""
+    exist.
+
+    The server reports a missing table only to accounts that may read it.
+    """
     try:
         query(connection, f"SELECT 1 FROM {quote_name(schema)}.{quote_name(_NO_TABLE)} LIMIT 0")  # noqa: S608  quoted
     except pymysql.Error as error:
@@ -50,7 +53,7 @@ def reads_all_of(connection: Connection, schema: str) -> bool:
 
 
 def unseen(account: str, patterns: Iterable[Pattern]) -> str:
-    """The remedy if the catalog shows no table for these patterns."""
+    """Return the remedy if the catalog shows no table for these patterns."""
     grants = dict.fromkeys(f"GRANT SELECT ON {_grant_target(p)} TO {account}" for p in patterns if not p.excludes)
     return (
         "check the names in source.tables (case counts); where they are right, the server hides the tables: "
@@ -59,14 +62,14 @@ def unseen(account: str, patterns: Iterable[Pattern]) -> str:
 
 
 def _grant_target(pattern: Pattern) -> str:
-    """How a GRANT names the tables of a pattern."""
+    """Return the tables of a pattern as a GRANT names them."""
     if pattern.exact is not None:
         return f"{quote_name(pattern.exact.schema)}.{quote_name(pattern.exact.name)}"
     return "*.*" if pattern.in_schema is None else f"{quote_name(pattern.in_schema)}.*"
 
 
 def select_missing(connection: Connection, tables: Collection[TableId]) -> RightMissing:
-    """The error to raise if these tables may not be read."""
+    """Return the error to raise if these tables may not be read."""
     account = account_of(connection)
     grants = (f"GRANT SELECT ON {quote_name(t.schema)}.{quote_name(t.name)} TO {account}" for t in sorted(tables))
     return RightMissing(

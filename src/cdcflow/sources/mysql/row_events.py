@@ -57,7 +57,7 @@ HEARTBEAT = "heartbeat"
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Where this capture's marks are written: its `slot` in `table`. If `table` is None, marks are not written
+    """The place of this capture's marks: its `slot` in `table`. If `table` is None, marks are not written
     (read-only)."""
 
     slot: str
@@ -66,7 +66,8 @@ class Marks:
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """What a table id means: `raw` is the TABLE_MAP event without its header. `found` only for the table of marks."""
+    """The meaning of a table id: `raw` is the TABLE_MAP event without its header. `found` is set only for the table of
+    marks."""
 
     raw: bytes
     table: TableId
@@ -76,7 +77,7 @@ class Mapped:
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """The keys of rows that lack some of their columns; `event` (as long as `keys`) is the event of each."""
+    """The keys of rows that lack some of their columns; `event` has the number of the event of each."""
 
     table: TableId
     event: Int64s
@@ -114,12 +115,12 @@ class RowEvents:
         self._known: dict[bytes, Mapped] = {}
 
     def begin_file(self, file: BinlogFile) -> None:
-        """A new file, or a new connection: table ids start over."""
+        """Begin a new file, or a new connection: table ids start over."""
         self._file = file
         self._maps.known.clear()
 
     def forget_shapes(self, table: TableId | None) -> None:
-        """Some table definition changed: determine again what the next table maps mean."""
+        """Determine again what the next table maps mean, because some table definition (None: any) has changed."""
         self._tables.invalidate(table)
         self._maps.forget()
         self._known.clear()
@@ -127,7 +128,7 @@ class RowEvents:
     # ── table maps ──────────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self) -> None:
-        """A new part of the log: its events are numbered from 0."""
+        """Begin a new part of the log: its events are numbered from 0."""
         self._maps = NumberedTables(self._maps.known)
 
     def learn(self, events: Events, first: int, last: int) -> None:
@@ -171,11 +172,11 @@ class RowEvents:
     # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def tables_of(self, events: Events, use: Bools) -> set[TableId]:
-        """The captured tables that these events contain rows of."""
+        """Return the captured tables that these events contain rows of."""
         return {mapped.table for mapped, _ in self._by_map(events, use) if mapped.described is not None}
 
     def decode(self, events: Events, use: Bools) -> EventContents:
-        """The rows of the events where `use`. All table maps before them must have been learned."""
+        """Decode the rows of the events for which `use` is true. All table maps before them must have been learned."""
         out = EventContents()
         for mapped, at in self._by_map(events, use):
             if mapped.found is not None:
@@ -261,12 +262,12 @@ class RowEvents:
 
 
 def kind_of(event: bytes) -> RowKind:
-    """What a row event does."""
+    """Return what a row event does."""
     return _KINDS[EventType(event[4])]
 
 
 def _images(kind: int) -> int:
-    """The number of images, and so of bitmaps, that a row event's rows have."""
+    """Return the number of images, and so of bitmaps, that a row event's rows have."""
     return 2 if _KINDS[EventType(kind)] is RowKind.UPDATE else 1
 
 
@@ -275,7 +276,7 @@ def _distinct(ids: Int64s | Types) -> list[int]:
 
 
 def _differing(events: Events, at: Int64s, known: Mapped | None) -> Bools:
-    """Which of these TABLE_MAP events differ from the known one."""
+    """Return which of these TABLE_MAP events differ from the known one."""
     if known is None:
         return np.ones(len(at), np.bool_)
     start, size = events.start[at] + HEADER, len(known.raw)
@@ -288,7 +289,7 @@ def _differing(events: Events, at: Int64s, known: Mapped | None) -> Bools:
 
 
 def _alike(events: Events, at: Int64s, body: Int64s, kind: int, columns: int, table: Table) -> tuple[Bools, int]:
-    """Which of these row events have the same columns and bitmaps as the first, and the size of those in bytes.
+    """Return which of these row events have the same columns and bitmaps as the first, and the size of those in bytes.
 
     Raises:
         ConfigurationError: their number of columns differs from the table's description (hard case M09).
@@ -318,7 +319,7 @@ _VARCHAR, _TIMESTAMP = 15, 17
 
 
 def check_columns(found: TableMap) -> None:
-    """Raises ConfigurationError if it is not the table that cdcflow creates."""
+    """Raise ConfigurationError if the table of marks is not the one that cdcflow creates."""
     if [c.type_code for c in found.columns] != [_VARCHAR, _VARCHAR, _TIMESTAMP]:
         raise ConfigurationError(
             f"table {found.id} is not one of cdcflow's: its columns are not slot, token and at",
@@ -334,8 +335,8 @@ NO_NAME = "purge"
 
 
 def purge_name(slot: str) -> str:
-    """The origin that a purge mark gives its transaction: `cdcflow.purge NAME`, or `cdcflow.purge NAME/…`, where the
-    rest distinguishes the marks of several sessions.
+    """Return the origin that a purge mark gives its transaction: `cdcflow.purge NAME`, or `cdcflow.purge NAME/…`, where
+    the rest distinguishes the marks of several sessions.
 
     The name is in the key, which every image of a row has, whatever `binlog_row_image` is.
     """
@@ -345,9 +346,11 @@ def purge_name(slot: str) -> str:
 def marks_of(
     found: TableMap, rows: bytes, images: list[bytes], *, is_partial: bool = False
 ) -> list[tuple[str, str | None]]:
-    """Slot and token of each mark in one row event; None: the event does not have the token. `images` are the column
-    bitmaps of each row's images: one for an insert, two for an update. `is_partial`: a byte of options precedes the
-    second one; no bits for documents follow it, because the table of marks has no JSON column."""
+    """Return slot and token of each mark in one row event; a token of None: the event does not have it.
+
+    `images` are the column bitmaps of each row's images: one for an insert, two for an update. `is_partial`: a byte of
+    options precedes the second one; no bits for documents follow it, because the table of marks has no JSON column.
+    """
     out: list[tuple[str, str | None]] = []
     at = 0
     while at < len(rows):
@@ -391,7 +394,7 @@ def _image(found: TableMap, rows: bytes, at: int, present: bytes) -> tuple[dict[
 
 
 def bitmaps(event: bytes, at: int, count: int) -> tuple[list[bytes], int]:
-    """The column bitmaps of a row event whose column count is at `at`, and where its rows begin."""
+    """Return the column bitmaps of a row event whose column count is at `at`, and where its rows begin."""
     width, at = length_at(event, at)
     size = (width + 7) // 8
     if at + size * count > len(event):

@@ -1,4 +1,4 @@
-"""Row images of the binary log as changes in Arrow columns, one batch of events at a time.
+"""Decodes row images of the binary log to changes in Arrow columns, one batch of events at a time.
 
 - An update that keeps its key is one `u`; one that changes it is a `d` of the old key and a `c` (hard case M43).
 - A column that the after image lacks was not changed: its value is the before image's if that has it, otherwise it is
@@ -42,7 +42,7 @@ _C, _U, _D = (ord(c) for c in "cud")
 
 
 class RowKind(enum.Enum):
-    """What a ROWS event does."""
+    """The kind of change that a ROWS event makes."""
 
     INSERT = "insert"
     UPDATE = "update"
@@ -68,7 +68,7 @@ def changes(
     present_after: bytes,
     partial_json: bool = False,
 ) -> DecodedRows:
-    """The rows of ROWS events of one table shape, one kind and one pair of column bitmaps.
+    """Decode the rows of ROWS events of one table shape, one kind and one pair of column bitmaps.
 
     `data` may extend beyond the last extent; if at least `buffers.PAD` bytes follow the last extent, nothing is copied.
     An insert has only an after image, a delete only a before image; the other bitmap is ignored.
@@ -150,7 +150,7 @@ def _spread(found: list[Cells], sent: Sequence[bool]) -> Image:
 def _updates(
     described: DescribedTable, before: Image, after: Image, counts: Int64s, parts: dict[int, Bools] | None
 ) -> DecodedRows:
-    """`parts`: by column, in which rows the after image has only a part of a document."""
+    """Return updates as changes. `parts`: by column, in which rows the after image has only a part of a document."""
     rows = int(counts.sum())
     new = [b if a is None else a for b, a in zip(before, after, strict=True)]
     new_omitted, incomplete = _omitted_columns(new, rows), None
@@ -180,7 +180,7 @@ def _updates(
 
 
 def _join_cells(before: Cells | None, after: Cells | None, value: Int64s, rows: int) -> Cells | None:
-    """The cells of these changes: number `value` of the before images followed by the after images."""
+    """Return the cells of these changes: number `value` of the before images followed by the after images."""
     parts = (before, after)
     known = next((part for part in parts if part is not None), None)
     if known is None:
@@ -193,7 +193,7 @@ def _join_cells(before: Cells | None, after: Cells | None, value: Int64s, rows: 
 
 
 def _omitted_columns(image: Image, rows: int) -> Bools:
-    """Which columns (one per row of the array) were not sent, for each of these changes."""
+    """Return which columns (one per row of the array) were not sent, for each of these changes."""
     return np.repeat(np.array([[part is None] for part in image]), rows, axis=1)
 
 
@@ -216,7 +216,7 @@ def _batch(
 
 
 def _before(described: DescribedTable, before: Image, old: Int64s) -> pa.Array:
-    """The old rows: number `old` of the before images, NULL where that is -1."""
+    """Return the old rows: number `old` of the before images, NULL where that is -1."""
 
     def column(number: int, at: Int64s, there: Bools) -> pa.Array:
         part, codec = before[number], described.codecs[number]

@@ -1,4 +1,4 @@
-"""A few committed rows of a table as one digest: the first and the last by key."""
+"""A digest of a few committed rows of a table: the first and the last by key."""
 
 # ruff: noqa: S608 - names go through `quote_name`
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cdcflow.sources.mysql.sql import literal, quote_name
 
 
 def sample(connection: Connection, table: TableId, key: Sequence[str]) -> Sample | None:
-    """The digest; None if the table is gone."""
+    """Return the digest of a few rows; None if the table no longer exists."""
     columns = query(
         connection,
         "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS "

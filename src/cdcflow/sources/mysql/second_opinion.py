@@ -1,4 +1,4 @@
-"""Whether another library decodes a row event to the same values: the second opinion.
+"""Checks whether another library decodes a row event to the same values: the second opinion.
 
 A read by key (the shadow check) interprets a type like the stream's decoder: an error in that affects both sides.
 `mysql-replication` shares no code with cdcflow's decoders, and has different errors. `opinion_exclusions` lists those
@@ -62,7 +62,7 @@ def is_installed() -> bool:
 
 
 def _masked_columns(described: DescribedTable) -> Masked:
-    """The columns at which the library may fail, and which are not compared anyway."""
+    """Return the columns at which the library may fail, and which are not compared anyway."""
     excluded = [
         (number, column)
         for number, (column, codec) in enumerate(zip(described.columns, described.codecs, strict=True))
@@ -139,7 +139,7 @@ class _Comparison:
 
 
 def _updated_row(found: Images) -> Row:
-    """The row after an update: columns that were not sent keep their previous value."""
+    """Return the row after an update: columns that were not sent keep their previous value."""
     return {**(found.before or {}), **(found.after or {})}
 
 
@@ -162,7 +162,8 @@ def is_equal(column: ServerColumn, ours: Any, theirs: Any) -> bool:
 
 
 def _char(column: ServerColumn, value: Any) -> Any:
-    """The binary log omits zero bytes at the end of BINARY(n), and so does the library."""
+    """Return the value without zero bytes at the end: the binary log omits them in BINARY(n), and so does the
+    library."""
     return value.ljust(column.metadata, b"\0") if column.collation in (None, BINARY_COLLATION) else value
 
 
@@ -171,7 +172,7 @@ def _set(column: ServerColumn, value: Any) -> Any:
 
 
 def _geometry(_: ServerColumn, value: bytes) -> bytes:
-    """The server's bytes as EWKB: with the SRID after the type, if it has one."""
+    """Return the server's bytes as EWKB: with the SRID after the type, if it has one."""
     if value[:4] == bytes(4):
         return value[4:]
     return value[4:8] + bytes([value[8] | 0x20]) + value[:4] + value[9:]
@@ -197,8 +198,10 @@ _OPAQUE: Final = "base64:type"
 
 
 def _is_same_json(ours: Any, theirs: Any) -> bool:
-    """Compares a document's text with the library's document, whose keys and texts are bytes. Dates, times and bytes in
-    a document are not compared: only a human could recognize their type in the text."""
+    """Whether a document's text equals the library's document, whose keys and texts are bytes.
+
+    Dates, times and bytes in a document are not compared: only a human could recognize their type in the text.
+    """
     if isinstance(theirs, bytes):
         theirs = theirs.decode(errors="replace")
     match ours, theirs:

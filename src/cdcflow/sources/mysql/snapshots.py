@@ -1,4 +1,4 @@
-"""A snapshot of rows together with what it can see: `fences` explains why each flavor needs a different method."""
+"""Takes a snapshot of rows together with its visibility: `fences` explains why each flavor needs a different method."""
 
 from __future__ import annotations
 
@@ -25,9 +25,11 @@ EXACT_TRIES = 20
 
 
 class SnapshotTaker:
-    """Takes snapshots at one server. `has_gtids`: every transaction there has a GTID. `delivered`: the GTIDs that this
-    process's stream has delivered; in a process without a stream, what a snapshot sees must pass through `elsewhere` of
-    the process that has it."""
+    """Takes snapshots at one server.
+
+    `has_gtids`: every transaction there has a GTID. `delivered`: the GTIDs that this process's stream has delivered.
+    The snapshots of a process without a stream must pass through `elsewhere` of the process that has it.
+    """
 
     def __init__(
         self, flavor: Flavor, *, has_gtids: bool, delivered: DeliveredGtids | NoStream, marking: Marking
@@ -39,7 +41,7 @@ class SnapshotTaker:
 
     @contextlib.contextmanager
     def snapshot(self, connection: Connection) -> Iterator[Snapshot]:
-        """A snapshot that lasts as long as the block."""
+        """Take a snapshot that lasts as long as the block."""
         if self._flavor == "mysql" and self._has_gtids:
             with self._between_commits(connection) as taken:
                 yield taken
@@ -56,8 +58,10 @@ class SnapshotTaker:
 
     @contextlib.contextmanager
     def _between_commits(self, connection: Connection) -> Iterator[Snapshot]:
-        """A MySQL snapshot, taken while nothing is being committed if such a time occurs within `EXACT_TRIES`: then its
-        position is exact. Otherwise it has two bounds."""
+        """Take a MySQL snapshot while no transaction is being committed, if such a time occurs within `EXACT_TRIES`.
+
+        Its position is exact then. Otherwise it has two bounds.
+        """
         for tries_left in reversed(range(EXACT_TRIES)):
             with contextlib.ExitStack() as stack:
                 with self._delivered.look():
@@ -72,7 +76,8 @@ class SnapshotTaker:
 
     @contextlib.contextmanager
     def elsewhere(self) -> Iterator[Callable[[Snapshot], Snapshot]]:
-        """Surrounds reading by processes without a stream: converts their snapshots into ones of this process."""
+        """Surround reading by processes without a stream. The block gets a function that converts their snapshots into
+        ones of this process."""
         with self._delivered.look():
 
             def here(visibility: Visibility) -> Visibility:
@@ -83,7 +88,7 @@ class SnapshotTaker:
             yield lambda snapshot: replace(snapshot, visibilities=tuple(map(here, snapshot.visibilities)))
 
     def visibility(self, connection: Connection) -> Visibility:
-        """What is certainly visible now."""
+        """Return which transactions are certainly visible now."""
         if self._flavor == "mysql":
             return self._lower(connection)
         with binlog_status.snapshot(connection):
@@ -91,7 +96,7 @@ class SnapshotTaker:
 
     @contextlib.contextmanager
     def whole(self, connection: Connection, table: str, locking: Callable[[], Connection]) -> Iterator[Snapshot]:
-        """A snapshot of one table (as SQL) with a single exact position in the log.
+        """Take a snapshot of one table (as SQL) with a single exact position in the log.
 
         MariaDB's snapshots have one. On MySQL the connection from `locking` locks the table against writing while the
         snapshot is taken: everything that was written to it before is then both logged and visible.
@@ -125,7 +130,7 @@ class SnapshotTaker:
 
 @contextlib.contextmanager
 def locked_table(locker: Connection, table: str) -> Iterator[None]:
-    """Inside, no session writes to this table (as SQL): what was written is logged and visible.
+    """Lock this table (as SQL) during the block: no session writes to it, so what was written is logged and visible.
 
     Raises:
         ConfigurationError: cdcflow may not lock it.
@@ -147,6 +152,6 @@ def locked_table(locker: Connection, table: str) -> Iterator[None]:
 
 
 def position_at(visibilities: tuple[Visibility, ...], end: BinlogEnd, connection: Connection) -> Snapshot:
-    """A snapshot that a connection has just taken. `end`: of the source's log."""
+    """Describe a snapshot that a connection has just taken. `end`: of the source's log."""
     clock_us = int(query_row(connection, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)")[0])
     return Snapshot(visibilities, Position(f"{end.file}:{end.pos};"), clock_us)

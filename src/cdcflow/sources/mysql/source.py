@@ -241,7 +241,8 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         return replace(found, details={**found.details, **self._unlogged_tables(connection), **opinion})
 
     def _unlogged_tables(self, connection: Connection) -> dict[str, str]:
-        """Captured tables that may differ from the source: foreign keys change them without being logged."""
+        """Return the captured tables that may differ from the source, because foreign keys change them without being
+        logged."""
         wanted = self._catalog.wanted
         found = doctor.unlogged_tables(
             connection, self._flavor, lambda t: wanted.selects(t) and not wanted.is_shadow(t)
@@ -271,7 +272,7 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         begun: BeginPosition,
         selected: Selected,
     ) -> Lives:
-        """Which tables are gone, or new, for a stream that begins there; the catalog was read before."""
+        """Return which tables are gone, or new, for a stream that begins at `begun`; the catalog was read before."""
         wanted, present = self._catalog.wanted, frozenset(t.id for t in selected.good)
         captured = frozenset(t for t in before.captured if wanted.selects(t)) - selected.refused.keys()
         known, begin = before.lives, begun.position
@@ -292,8 +293,10 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
     def _prepare_position(
         self, preparation: Preparation, start: Start[MySQLState], slot: str, route: MysqlRoute | None
     ) -> tuple[BeginPosition, MySQLState, SourceHistory]:
-        """Where the stream begins, what to store of it, and whether the server has the log in between. `route`: if the
-        log moves here."""
+        """Return where the stream begins, the state to store, and whether the server has the log in between.
+
+        `route`: set if the log moves here.
+        """
         checkpoint, before = start.checkpoint, start.before
         new = MySQLState(
             server=preparation.server,
@@ -329,7 +332,7 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         return *found, SourceHistory.LOST if start.is_loss_accepted else SourceHistory.CONTINUES
 
     def _again(self, preparation: Preparation, start: Start[MySQLState], before: MySQLState) -> BeginPosition:
-        """The log's position, checked at this server together with the transactions before it."""
+        """Return the log's position, checked at this server together with the transactions before it."""
         assert start.checkpoint.position is not None  # noqa: S101  the caller has looked
         begun, back = preparation.again(_before(start.checkpoint.position, before)), start.transactions_back
         dump = self._dump(begun.position, by_gtid=begun.by_gtid)
@@ -390,7 +393,7 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         )
 
     def _route(self, connection: Connection, start: Start[MySQLState]) -> MysqlRoute:
-        """The route of a log that moves to this server. Nothing is written.
+        """Return the route of a log that moves to this server. Nothing is written.
 
         Raises:
             ConfigurationError: it cannot continue here.
@@ -405,7 +408,7 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         return route
 
     def _reading_preparation(self, connection: Connection) -> Preparation:
-        """For questions: nothing is written, since these marks have no stream to report them."""
+        """Return a preparation that only reads: its marks have no stream to report them, and are not written."""
         marking = ReadOnlyMarks(self._flavor, Expectations())
         address = str(self._connector.address)
         return Preparation(connection, self._flavor, marking, address=address, wait_s=LOOK_WAIT_S)
@@ -449,7 +452,7 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         return self._chunks(self._delivered)
 
     def part_reader(self) -> PartReader:
-        """Reads parts of chunks for another process that has this source open."""
+        """Return a reader of parts of chunks, for another process that has this source open."""
         return OwnPartReader(self._chunks(NoStream()), self.close)
 
     def _chunks(self, delivered: DeliveredGtids | NoStream) -> Chunks[Connection, Any, Any]:
@@ -476,7 +479,7 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         )
 
     def _open_replica(self, delivered: DeliveredGtids | NoStream) -> BackfillReplica | None:
-        """The replica that rows are read from; None if they are read at `source.url`."""
+        """Return the replica that rows are read from; None if they are read at `source.url`."""
         url = self._settings.backfill.url
         if url is None:
             return None
@@ -495,7 +498,7 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
         return doctor.findings(self._connector, self._settings, self._catalog)
 
     def left_behind(self, log_id: str) -> Sequence[Finding]:
-        """Nothing: the server does not keep its log for particular readers."""
+        """Return nothing: the server does not keep its log for particular readers."""
         return ()
 
     def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
@@ -523,7 +526,7 @@ def _check_slot(before: MySQLState, slot: str) -> None:
 
 
 def _before(position: Position, state: MySQLState) -> Before:
-    """What an earlier run stored."""
+    """Return the state that an earlier run stored, for a preparation."""
     return Before(
         position=binlog_position_of(position),
         server=state.server,
@@ -540,7 +543,7 @@ def _digest(log_id: str) -> bytes:
 
 
 def slot_of(log_id: str) -> str:
-    """The name of a log's marks: several logs may follow one server."""
+    """Return the name of a log's marks: several logs may follow one server."""
     return f"cdcflow_{_digest(log_id).hex()[:8]}"
 
 
@@ -549,7 +552,7 @@ def server_id_of(log_id: str) -> int:
 
 
 def replica_of(log_id: str) -> str:
-    """The uuid by which the server identifies this log's reader."""
+    """Return the uuid by which the server identifies this log's reader."""
     return str(uuid.UUID(bytes=_digest(log_id)[:16]))
 
 
@@ -557,7 +560,7 @@ def replica_of(log_id: str) -> str:
 
 
 def status_of(connection: Connection, flavor: str, acknowledged: Position | None) -> SourceStatus:
-    """How far the log's end is ahead, and how long the server keeps the log that cdcflow still needs."""
+    """Return how far the log's end is ahead, and how long the server keeps the log that cdcflow still needs."""
     files = binlog_status.files(connection)
     found = doctor.variables(connection, "binlog_expire_logs_seconds", "expire_logs_days", "max_binlog_total_size")
     details: dict[str, str] = {"oldest_file": files[0][0].name, "newest_file": files[-1][0].name} if files else {}
@@ -585,8 +588,10 @@ def _retention(found: Mapping[str, object]) -> dict[str, str]:
 
 
 def sizes(connection: Connection) -> Sizes:
-    """Rows and bytes of every table. InnoDB estimates rows from a sample, and a
-    server may report statistics that are a day old."""
+    """Return rows and bytes of every table.
+
+    InnoDB estimates rows from a sample, and a server may report statistics that are a day old.
+    """
     rows = query(connection, _SIZES)
     return {TableId(schema, name): (_number(count), _number(size)) for schema, name, count, size in rows}
 

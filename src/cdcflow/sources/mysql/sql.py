@@ -14,17 +14,17 @@ from cdcflow.sources.mysql.gtids import Flavor
 
 
 def quote_name(name: str) -> str:
-    """An identifier in SQL, whatever characters it has (hard case S01)."""
+    """Return an identifier in SQL, whatever characters it has (hard case S01)."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def literal(text: str) -> str:
-    """A string as SQL text that means the same under all session settings."""
+    """Return a string as SQL text that means the same under all session settings."""
     return f"_utf8mb4 X'{text.encode().hex()}'" if text else "''"
 
 
 def string_list(texts: Sequence[str]) -> str:
-    """Strings for an IN (…)."""
+    """Return strings for an IN (…)."""
     return ", ".join(literal(text) for text in texts)
 
 
@@ -60,7 +60,8 @@ def _pattern(sql_mode: int, flavor: Flavor, is_single: bool) -> re.Pattern[str]:
 
 @dataclass(slots=True)
 class SqlToken:
-    """`word` in capitals if it is a bare word, otherwise empty; `name`: its text as an identifier."""
+    """A token of a statement. `word`: in capitals if it is a bare word, otherwise empty; `name`: its text as an
+    identifier."""
 
     word: str
     name: str
@@ -70,8 +71,11 @@ class SqlToken:
 def tokens_of(
     text: str, sql_mode: int = 0, flavor: Flavor = "mariadb", *, is_single: bool = False
 ) -> Iterator[SqlToken]:
-    """The tokens of a statement. `sql_mode`: that of the session that executed it, as its bits in the log. `is_single`:
-    the text was in a single-byte character set."""
+    """Return the tokens of a statement.
+
+    `sql_mode`: that of the session that executed it, as its bits in the log. `is_single`: the text was in a single-byte
+    character set.
+    """
     pattern = _pattern(sql_mode & (ANSI_QUOTES | NO_BACKSLASH_ESCAPES), flavor, is_single)
     for found in pattern.finditer(text):
         if word := found["word"]:
@@ -86,7 +90,7 @@ def tokens_of(
 
 
 def split_statements(text: str, flavor: Flavor) -> list[str]:
-    """The statements of a text with semicolons between them."""
+    """Return the statements of a text with semicolons between them."""
     found, begin = [], 0
     for token in _pattern(0, flavor, False).finditer(text):
         if token["other"] == ";":
@@ -96,7 +100,7 @@ def split_statements(text: str, flavor: Flavor) -> list[str]:
 
 
 def table_at(tokens: Sequence[SqlToken], at: int, schema: str) -> tuple[TableId | None, int]:
-    """The table whose name begins at this token, and the index of the token after the name."""
+    """Return the table whose name begins at this token, and the index of the token after the name."""
     if name_at(tokens, at) == "." and not tokens[at].is_name:  # MariaDB: of the session's schema
         at += 1
     if at >= len(tokens) or not tokens[at].is_name:
@@ -115,7 +119,7 @@ def word_at(tokens: Sequence[SqlToken], at: int) -> str:
 
 
 def behind_if(tokens: Sequence[SqlToken], at: int) -> int:
-    """The index of the token after IF EXISTS or IF NOT EXISTS, if `at` is at one."""
+    """Return the index of the token after IF EXISTS or IF NOT EXISTS, if that is at `at`; otherwise `at`."""
     if word_at(tokens, at) != "IF":
         return at
     return at + (3 if word_at(tokens, at + 1) == "NOT" else 2)

@@ -1,4 +1,4 @@
-"""The text of a statement in the log, from its bytes: which character set they are in. Pure.
+"""Decodes the text of a statement in the log: finds out which character set its bytes are in. Pure.
 
 A QUERY event names the session's `character_set_client`, and its text is in that set, with two exceptions:
 
@@ -27,8 +27,9 @@ _IN_WORDS, _IN_QUOTES = "[]{}|^~", "\\@"
 
 @dataclass(frozen=True, slots=True)
 class StatementText:
-    """`raw` is empty if the bytes mean the same in every set. `is_single`: the set has one byte for each character.
-    `is_readable`: all bytes are characters of the set; those that are not are U+FFFD in `text`."""
+    """The text of a statement. `raw`: its bytes; empty if they mean the same in every set. `is_single`: the set has one
+    byte for each character. `is_readable`: all bytes are characters of the set; those that are not are U+FFFD in
+    `text`."""
 
     text: str
     raw: bytes = b""
@@ -37,7 +38,7 @@ class StatementText:
 
 
 def statement_text(raw: bytes, client: int | None) -> StatementText:
-    """The text in the set of this collation (None: the event names none)."""
+    """Decode a statement in the set of this collation (None: the event names none)."""
     charset = _charset(client)
     if raw.isascii() and charset != _SWE7:
         return StatementText(raw.decode("ascii"))
@@ -50,8 +51,8 @@ def statement_text(raw: bytes, client: int | None) -> StatementText:
 
 
 def other_texts(raw: bytes, text: str) -> Iterator[tuple[str, bool]]:
-    """What the bytes mean in sets other than the one in which they are `text`, and whether that set has one byte for
-    each character."""
+    """Return what the bytes mean in sets other than the one in which they are `text`, and whether that set has one byte
+    for each character."""
     seen = {text}
     for charset in CLIENT_SETS:
         other = _decode_text(charset, raw, "replace")
@@ -75,8 +76,11 @@ def _decode_text(charset: str, raw: bytes, errors: str) -> str:
 
 
 def _swe7(raw: bytes) -> str:
-    """swe7 has letters where ASCII has brackets, `\\`, `@` and the backtick. The servers find the ends of names and
-    strings by bytes before they interpret letters, so those three are letters only inside quoted names."""
+    r"""Decode swe7, which has letters where ASCII has brackets, `\`, `@` and the backtick.
+
+    The servers find the ends of names and strings by bytes before they interpret letters, so the last three are letters
+    only inside quoted names.
+    """
     letters = {ord(sign): decode_text(_SWE7, sign.encode()) for sign in _IN_WORDS}
     quoted = {ord(sign): decode_text(_SWE7, sign.encode()) for sign in _IN_QUOTES}
     tick = decode_text(_SWE7, b"`")

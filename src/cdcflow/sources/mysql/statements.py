@@ -51,7 +51,7 @@ class XaEnd:
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """A statement that changes rows without row events. `tables` is empty if they cannot be determined."""
+    """A statement that changes rows without row events. `tables` is empty if the tables cannot be determined."""
 
     tables: tuple[TableId, ...]
     what: str
@@ -79,7 +79,8 @@ class Renamed:
 
 @dataclass(frozen=True, slots=True)
 class PartsChanged:
-    """Whole parts of this table (partitions, tablespaces) came or went without row events; `other` was involved."""
+    """Whole parts of this table (partitions, tablespaces) were added or removed without row events; `other` is the
+    other table involved."""
 
     table: TableId
     other: TableId | None
@@ -88,7 +89,7 @@ class PartsChanged:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A table was created, without rows. `like`: with the columns of this one."""
+    """A table was created, without rows. `like`: the table whose columns it has."""
 
     table: TableId
     like: TableId | None = None
@@ -105,7 +106,7 @@ class Versioned:
 
 @dataclass(frozen=True, slots=True)
 class OtherDdl:
-    """A table's definition may have changed. `table` is None if it cannot be determined which."""
+    """A table's definition may have changed. `table` is None if the table cannot be determined."""
 
     table: TableId | None
     altered: Altered = HARMLESS
@@ -118,15 +119,15 @@ class Harmless:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """One statement that does all of these, one after another: an ALTER with clauses of several kinds."""
+    """A statement that does all of these, one after another: an ALTER with clauses of several kinds."""
 
     parts: tuple[Versioned | Renamed | OtherDdl, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Unsure:
-    """What a statement does in the character set that its event names, and what it would do in others. `sure`: the
-    tables for which the first reading is certain. `is_any`: some of its names are not valid text in that set."""
+    """A statement in the character set that its event names, and in the others that give it another meaning. `sure`:
+    the tables for which the first reading is certain. `is_any`: some of its names are not valid text in that set."""
 
     statement: Statement
     others: tuple[Statement, ...]
@@ -165,7 +166,8 @@ _ROW_TOKENS_MAX = 4000
 
 
 def statement_of(query: Query) -> Statement:
-    """What a statement in the log does, by its text; `readings.statement_in` adds other readings of its bytes."""
+    """Return what a statement in the log does, by its text; `readings.statement_in` adds other readings of its
+    bytes."""
     if not query.is_done:
         return Harmless()
     found = _XID.match(query.text)
@@ -226,7 +228,8 @@ def _ddl(tokens: list[SqlToken], query: Query) -> Statement:
 
 
 def _parse_create(tokens: list[SqlToken], at: int, schema: str) -> Statement:
-    """A table created from a query is logged as an empty one with row events, or its rows are not in the log."""
+    """Parse a CREATE TABLE. A table created from a query is logged as an empty one with row events, or its rows are not
+    in the log."""
     table, rest = table_at(tokens, behind_if(tokens, at), schema)
     words = [t.word for t in tokens]
     if _has_query(words[at:]):
@@ -243,7 +246,8 @@ def _parse_create(tokens: list[SqlToken], at: int, schema: str) -> Statement:
 
 
 def _has_query(words: list[str]) -> bool:
-    """SELECT, TABLE or VALUES after CREATE TABLE, also within WITH. The VALUES of partitions are not a query."""
+    """Whether a CREATE TABLE has SELECT, TABLE or VALUES, also within WITH. The VALUES of partitions are not a
+    query."""
     return (
         "SELECT" in words
         or "TABLE" in words
@@ -252,7 +256,8 @@ def _has_query(words: list[str]) -> bool:
 
 
 def _is_versioned(words: list[str]) -> bool:
-    """MariaDB's WITH SYSTEM VERSIONING, of a table or of a column, and ADD SYSTEM VERSIONING."""
+    """Whether the words contain MariaDB's WITH SYSTEM VERSIONING, of a table or of a column, or ADD SYSTEM
+    VERSIONING."""
     return any(
         words[at + 1 : at + 3] == ["SYSTEM", "VERSIONING"] for at, word in enumerate(words) if word in ("WITH", "ADD")
     )
@@ -285,8 +290,10 @@ def _parse_alter(tokens: list[SqlToken], at: int, schema: str, *, is_ignore: boo
 
 
 def _without_rename(tokens: list[SqlToken], schema: str) -> tuple[list[SqlToken], TableId | None]:
-    """The clauses except those that rename the table, and the last new name, or None. A rename whose name cannot be
-    determined stays in the clauses: it then counts as a clause that may change values."""
+    """Return the clauses except those that rename the table, and the last new name, or None.
+
+    A rename whose name cannot be determined stays in the clauses: it then counts as a clause that may change values.
+    """
     kept: list[SqlToken] = []
     new: TableId | None = None
     at = 0
@@ -303,7 +310,7 @@ def _without_rename(tokens: list[SqlToken], schema: str) -> tuple[list[SqlToken]
 
 
 def _changed_tables(tokens: list[SqlToken], schema: str) -> tuple[TableId, ...]:
-    """The one table that a plain INSERT, REPLACE, UPDATE or DELETE changes; empty for other statements."""
+    """Return the one table that a plain INSERT, REPLACE, UPDATE or DELETE changes; empty for other statements."""
     word, at = tokens[0].word, 1
     while word_at(tokens, at) in _NOISE:
         at += 1

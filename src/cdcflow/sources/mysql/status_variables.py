@@ -16,9 +16,9 @@ _STARTS = 2
 
 @dataclass(frozen=True, slots=True)
 class StatusVariables:
-    """`client`: the collation number of `character_set_client`; None if the event does not contain it. `is_done`: the
-    statement was executed. MariaDB with `binlog_alter_two_phase` also logs the start of an ALTER, and its rollback,
-    with the same text."""
+    """The settings in a QUERY event. `client`: the collation number of `character_set_client`; None if the event does
+    not contain it. `is_done`: the statement was executed. MariaDB with `binlog_alter_two_phase` also logs the start of
+    an ALTER, and its rollback, with the same text."""
 
     sql_mode: int = 0
     client: int | None = None
@@ -66,7 +66,8 @@ def _two_texts(rest: bytes) -> int:
 
 
 def _schemas(rest: bytes) -> int:
-    """A count, and as many names that end with a zero byte; a count of 254 or more means no names."""
+    """Return the length of a list of names: a count, and as many names that end with a zero byte; a count of 254 or
+    more means no names."""
     count = rest[0] if rest else 0
     at = 1
     for _ in range(count if count < 254 else 0):

@@ -1,4 +1,4 @@
-"""What a checkpoint's `source` contains of a log that MySQL or MariaDB is captured into. Pure."""
+"""The state that a checkpoint's `source` contains of a log that MySQL or MariaDB is captured into. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ STATE_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MySQLState:
-    """`server`: MySQL's uuid, or MariaDB's server_id, which the position's file and byte refer to. `has_all_gtids`: the
+    """The state that a checkpoint stores of a MySQL or MariaDB source.
+
+    `server`: MySQL's uuid, or MariaDB's server_id, which the position's file and byte refer to. `has_all_gtids`: the
     position contains every transaction's GTID, so another server may take its place. `slot`: the name of this log's
     marks. `compared_from`: the number of the first transaction of the change log that was read from this server
     (`overlap`; None: an earlier cdcflow did not store it). `foreign`: the position, if its file and byte are those of
@@ -37,7 +39,7 @@ class MySQLState:
 
     @classmethod
     def read(cls, stored: Mapping[str, str]) -> MySQLState | None:
-        """What an earlier start stored; None at the first start.
+        """Return the state that an earlier start stored; None at the first start.
 
         Raises:
             ConfigurationError: another version of cdcflow wrote it.

@@ -122,7 +122,7 @@ class BinlogStream(BulkStream):
     # ── receiving ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _receive_bytes(self) -> None:
-        """Receive what has arrived, up to the bound, and more while it keeps arriving."""
+        """Receive the bytes that have arrived, up to the bound, and more while they keep arriving."""
         linger = LINGER_S if self._is_backlog else 0.0
         received = 0
         self._more = False
@@ -158,7 +158,7 @@ class BinlogStream(BulkStream):
         self._silent_s = now - self._heard_at
 
     def _roomy(self) -> bytearray:
-        """The buffer, just large enough for the event that is arriving (hard case M28)."""
+        """Return the buffer, just large enough for the event that is arriving (hard case M28)."""
         needed = bytes_needed(self._buffer, self._size) if self._size else 0
         size = max(BYTES_MAX, needed)
         if len(self._buffer) < size or (len(self._buffer) > BYTES_MAX and size == BYTES_MAX >= self._size):

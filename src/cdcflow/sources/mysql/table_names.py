@@ -17,22 +17,22 @@ from cdcflow.model.table import TableId
 
 @dataclass(frozen=True, slots=True)
 class TableNames:
-    """`mode` is the value of `lower_case_table_names`."""
+    """How a server compares names. `mode` is the value of `lower_case_table_names`."""
 
     mode: int = 0
 
     def key(self, table: TableId) -> TableId:
-        """Equal for names that mean the same table."""
+        """Return a key that is equal for names that mean the same table."""
         return TableId(self.text(table.schema), self.text(table.name))
 
     def text(self, name: str) -> str:
         return lower_name(name) if self.mode else name
 
     def as_stored(self, name: str) -> str:
-        """A name as the catalog stores it."""
+        """Return a name as the catalog stores it."""
         return lower_name(name) if self.mode == 1 else name
 
 
 def lower_name(name: str) -> str:
-    """A name in the servers' lower case."""
+    """Return a name in the servers' lower case."""
     return name.lower() if name.isascii() else "".join(letter.lower()[0] for letter in name)

@@ -1,4 +1,4 @@
-"""A table's shape: its columns, what decodes them, and how the log itself describes it (TABLE_MAP events).
+"""A table's shape: its columns, their codecs, and how the log itself describes it (TABLE_MAP events).
 
     id(6) flags(2) │ schema │ table │ types │ metadata │ nullable │ optional: number, length, value …
 
@@ -32,7 +32,8 @@ from cdcflow.sources.mysql.wire import HEADER, protocol_error
 
 @dataclass(frozen=True, slots=True)
 class DescribedTable:
-    """A table's shape with what decodes it. `columns` are all columns of its rows in the binary log, in that order.
+    """A table's shape with the codecs of its columns. `columns` are all columns of its rows in the binary log, in that
+    order.
 
     `layouts` belongs to the compiled decoder: its data for this shape, built once.
     """
@@ -46,7 +47,7 @@ class DescribedTable:
 def describe(
     table: TableId, columns: Sequence[ServerColumn], key: Sequence[str], identity: Identity, policy: Policy
 ) -> DescribedTable:
-    """The table's shape. `columns` are all columns in the server's order; `key` names those that identify rows.
+    """Return the table's shape. `columns` are all columns in the server's order; `key` names those that identify rows.
 
     Raises:
         ConfigurationError: a column's type is not captured, or its type does not support a policy, or a policy would
@@ -77,7 +78,7 @@ def _of_key(codec: Codec, table: TableId) -> Codec:
 
 
 def column_numbers(names: Sequence[str]) -> list[int]:
-    """A number for each column, made from its name: the binary log has no number that stays with a column.
+    """Return a number for each column, computed from its name: the binary log has no number that stays with a column.
 
     A rename is therefore a drop and an add. If two names of one table have the same number, the later takes the next.
     """
@@ -91,36 +92,41 @@ def column_numbers(names: Sequence[str]) -> list[int]:
 
 
 class Tables(Protocol):
-    """What the stream needs to know about tables. Its thread calls these methods, in the log's order."""
+    """Answers the stream's questions about tables. The stream's thread calls these methods, in the log's order."""
 
     def catalog_name(self, table: TableId) -> TableId:
-        """The table that this name in a statement or the log means, as the catalog names it."""
+        """Return the table that this name in a statement or the log means, as the catalog names it."""
         ...
 
     def is_captured(self, table: TableId) -> bool:
-        """Whether its rows belong into the log, whether or not it exists now. Never true for the shadow tables of
-        gh-ost and pt-online-schema-change (`_t_gho`, `_t_new` …), for temporary tables and for the table of marks."""
+        """Whether the table's rows belong into the log, whether or not it exists now.
+
+        Never true for the shadow tables of gh-ost and pt-online-schema-change (`_t_gho`, `_t_new` …), for temporary
+        tables and for the table of marks.
+        """
         ...
 
     def describe(self, found: TableMap) -> DescribedTable | None:
-        """The shape of a captured table according to a table map; None if its rows are skipped. Called again whenever
-        the map's bytes differ from the last ones, and after each `changed`."""
+        """Return the shape of a captured table according to a table map; None if its rows are skipped.
+
+        Called again whenever the map's bytes differ from the last ones, and after each `changed`.
+        """
         ...
 
     def last_shape(self, table: TableId) -> DescribedTable | None:
-        """Its last known shape, from a table map or from the catalog; None if it was never seen."""
+        """Return the table's last known shape, from a table map or from the catalog; None if it was never seen."""
         ...
 
     def captured_in(self, schema: str | None) -> Sequence[TableId]:
-        """The captured tables of a schema (None: of all) as last known, even if it is gone."""
+        """Return the captured tables of a schema (None: of all) as last known, even if they no longer exist."""
         ...
 
     def mapped_shape(self, table: TableId) -> DescribedTable | None:
-        """The shape of the table map since the last statement about this table; None if there was no map."""
+        """Return the shape of the table map since the last statement about this table; None if no map followed it."""
         ...
 
     def now(self, table: TableId) -> Sequence[ServerColumn] | None:
-        """The columns that a captured table currently has in the catalog; None if it does not exist."""
+        """Return the columns that a captured table currently has in the catalog; None if it does not exist."""
         ...
 
     def is_versioned(self, table: TableId) -> bool:
@@ -128,12 +134,15 @@ class Tables(Protocol):
         ...
 
     def is_transactional(self, table: TableId) -> bool:
-        """Whether its engine reverts changes on ROLLBACK; True if unknown."""
+        """Whether the table's engine reverts changes on ROLLBACK; True if unknown."""
         ...
 
     def is_new(self, table: TableId) -> bool:
-        """Whether a captured table is new, and the stream is still before the place through which its backfill
-        certainly sees: changes that cannot be decoded there are skipped."""
+        """Whether a captured table is new, and the stream has not reached the place through which its backfill
+        certainly sees.
+
+        Changes that cannot be decoded before that place are skipped.
+        """
         ...
 
     @property
@@ -142,11 +151,11 @@ class Tables(Protocol):
         ...
 
     def begin(self, upto: Coordinate | None) -> None:
-        """The stream has reached this coordinate, or (None) no table is new from now on."""
+        """Note that the stream has reached this coordinate, or (None) that no table is new any longer."""
         ...
 
     def invalidate(self, table: TableId | None) -> None:
-        """A statement may have changed this table's shape, or any (None), or created or dropped it."""
+        """Note that a statement may have changed this table's shape, or any (None), or created or dropped it."""
         ...
 
 
@@ -178,14 +187,14 @@ class TableMap:
 
 
 def table_name(event: bytes) -> TableId:
-    """Only the table's name: the rest is parsed for captured tables alone."""
+    """Return only the name of a table map's table: the rest is parsed for captured tables alone."""
     schema, at = _name(event, HEADER + 8)
     table, _ = _name(event, at)
     return TableId(schema, table)
 
 
 def table_map(event: bytes) -> TableMap:
-    """A whole TABLE_MAP event.
+    """Parse a whole TABLE_MAP event.
 
     Raises:
         SourceUnavailable: lengths in it lead beyond its end.
@@ -261,13 +270,13 @@ def _columns(
 
 
 def _unsigned_columns(codes: Sequence[int], bits: bytes) -> set[int]:
-    """The columns that are unsigned: one bit per number, the first one highest in its byte."""
+    """Return the columns that are unsigned: one bit per number, the first one highest in its byte."""
     numeric = [i for i, c in enumerate(codes) if c in SIGNED]
     return {column for nth, column in enumerate(numeric) if nth >> 3 < len(bits) and bits[nth >> 3] << (nth & 7) & 0x80}
 
 
 def _collations(columns: Sequence[int], told: dict[int, bytes], default: int, each: int) -> dict[int, int]:
-    """The collation of each of these columns: one for all with exceptions, or one per column."""
+    """Return the collation of each of these columns: one for all with exceptions, or one per column."""
     if each in told:
         return dict(zip(columns, _numbers(told[each]), strict=False))
     if default not in told:
@@ -338,7 +347,7 @@ def _numbers(value: bytes) -> list[int]:
 
 
 def _name(event: bytes, at: int) -> tuple[str, int]:
-    """A name, preceded by its length and followed by a zero byte."""
+    """Return a name, which its length precedes and a zero byte follows, and the offset after it."""
     if at >= len(event):
         raise protocol_error("a TABLE_MAP event that ends early")
     raw, after = _bytes(event, at + 1, event[at])

@@ -1,4 +1,5 @@
-"""Which other servers have the same data: whether this one is a replica, a member of a Galera cluster or of a group.
+"""Finds out which other servers have the same data: whether this one is a replica, a member of a Galera cluster or of a
+group.
 
 A replica's binary log has what it replicates only with `log_replica_updates` (`log_slave_updates`, which is OFF in
 MariaDB unless it is set). Without it a capture would silently miss every change of the primary. Galera is the same.
@@ -30,7 +31,7 @@ _REPLICA_STATUS = (8, 0, 22)
 
 
 def variables(connection: Connection) -> dict[str, str]:
-    """The values of `ASKED`, without those that the server does not have."""
+    """Return the values of `ASKED`, without variables that the server does not have."""
     listed = ", ".join(f"'{name}'" for name in ASKED)
     rows = query(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({listed})")
     return {str(name).lower(): str(value) for name, value in rows}
@@ -42,7 +43,7 @@ def has_foreign_changes(connection: Connection, flavor: Flavor, found: Mapping[s
 
 
 def is_replica(connection: Connection, flavor: Flavor) -> bool:
-    """Whether it now replicates from another; False if cdcflow may not know."""
+    """Whether the server now replicates from another; False if cdcflow may not see that."""
     with contextlib.suppress(pymysql.Error):
         if flavor == "mariadb":
             return any(int(value) > 0 for _, value in query(connection, "SHOW GLOBAL STATUS LIKE 'Slaves_running'"))
@@ -66,7 +67,7 @@ def has_own_gtids(found: Mapping[str, str]) -> bool:
 
 
 def findings(connection: Connection, flavor: Flavor) -> Iterator[Finding]:
-    """What to know before another server takes this one's place."""
+    """Return facts to know before another server takes this one's place."""
     found = variables(connection)
     if is_in_galera(found):
         yield _galera(found)
@@ -82,7 +83,7 @@ def findings(connection: Connection, flavor: Flavor) -> Iterator[Finding]:
 
 
 def _has_replicas(connection: Connection, found: Mapping[str, str]) -> bool:
-    """Whether it has replicas, or was one."""
+    """Whether the server has replicas, or was a replica."""
     connected = query(connection, "SHOW GLOBAL STATUS LIKE 'Slaves_connected'")
     return bool(found.get("gtid_slave_pos")) or any(int(value) > 0 for _, value in connected)
 

@@ -1,4 +1,4 @@
-"""Transactions of the log: what opens each, where it ends, and those whose rows wait outside of memory.
+"""Finds the transactions of the log: what opens each, where it ends, and those whose rows wait outside of memory.
 
     GTID  QUERY(BEGIN)  TABLE_MAP ROWS …  XID            a transaction           (MariaDB: without BEGIN)
     GTID  QUERY(BEGIN)  TABLE_MAP ROWS …  QUERY(COMMIT)  … of a table whose engine has no transactions
@@ -118,7 +118,7 @@ def _mysql(events: Events, at: Int64s, stamp: Int64s) -> Openers:
 
 
 def _firsts(high: Int64s, low: Int64s, named: Bools) -> list[int]:
-    """The index of the first occurrence of each server's id."""
+    """Return the index of the first occurrence of each server's id."""
     found = np.flatnonzero(named)
     if not len(found):
         return []
@@ -149,7 +149,7 @@ class TaggedGtid:
 
 
 def tagged_gtid(event: bytes) -> TaggedGtid:
-    """A GTID_TAGGED event: numbered fields, in numbers of varying length."""
+    """Parse a GTID_TAGGED event: numbered fields, in numbers of varying length."""
     body = event[HEADER:]
     _, at = _varying(body, 0)
     _, at = _varying(body, at)
@@ -179,7 +179,8 @@ def tagged_gtid(event: bytes) -> TaggedGtid:
 
 
 def _varying(data: bytes, at: int) -> tuple[int, int]:
-    """A number; the lowest set bits of its first byte determine how many bytes follow."""
+    """Return a number of varying length, and the offset after it; the lowest set bits of its first byte determine how
+    many bytes follow."""
     if at >= len(data):
         raise protocol_error("a GTID_TAGGED event that ends early")
     first = data[at]
@@ -218,11 +219,11 @@ class Groups:
         return len(self.opener)
 
     def of(self, event: int) -> int:
-        """The number of the group that an event is in."""
+        """Return the number of the group that an event is in."""
         return int(np.searchsorted(self.opener, event, side="right")) - 1
 
     def part(self, first: int, last: int, begin: int) -> Groups:
-        """The groups number `first` to `last` (exclusive), with events numbered starting at event `begin`."""
+        """Return the groups number `first` to `last` (exclusive), with events numbered starting at event `begin`."""
         if not begin and last == len(self):
             return self
         told, stop = self.openers, int(self.ender[last - 1]) if last > first else 0
@@ -235,7 +236,8 @@ class Groups:
 
 
 def queries(events: Events, flavor: Flavor) -> tuple[Int64s, Int64s, list[tuple[int, Statement]]]:
-    """The numbers of the QUERY events, which of them are BEGIN (1) or COMMIT (2), and the meaning of the others."""
+    """Return the numbers of the QUERY events, which of them are BEGIN (1) or COMMIT (2), and the meaning of the
+    others."""
     at = np.flatnonzero(_IS_QUERY[events.type])
     if not len(at):
         return at, at, []
@@ -260,13 +262,15 @@ def queries(events: Events, flavor: Flavor) -> tuple[Int64s, Int64s, list[tuple[
 
 
 def may_end(events: Events) -> int | None:
-    """The first event at which a group that is open before these events could end; None if there is no such event."""
+    """Return the first event at which a group that is open before these events could end; None if it cannot end among
+    them."""
     found = np.flatnonzero(_MAY_END[events.type])
     return int(found[0]) if len(found) else None
 
 
 def first_end(events: Events, flavor: Flavor) -> tuple[int | None, list[tuple[int, Statement]]]:
-    """Where a transaction that is open before these events ends (None if later), and the statements until then."""
+    """Return where a transaction that is open before these events ends (None if later), and the statements
+    until then."""
     at, code, said = queries(events, flavor)
     ends = [*np.flatnonzero(_IS_END[events.type])[:1].tolist(), *at[code == _COMMIT][:1].tolist()]
     ends += [event for event, statement in said if isinstance(statement, (Rollback, XaEnd))][:1]
@@ -279,8 +283,8 @@ def first_end(events: Events, flavor: Flavor) -> tuple[int | None, list[tuple[in
 
 
 def groups_of(events: Events, flavor: Flavor) -> tuple[Groups, int]:
-    """The whole groups among events that begin outside of any, and the number of the event that opens an incomplete one
-    (the number of events if all groups are complete).
+    """Return the whole groups among events that begin outside of any, and the number of the event that opens an
+    incomplete one (the number of events if all groups are complete).
 
     Raises:
         InvariantViolated: events with content are outside of groups.
@@ -305,7 +309,8 @@ def groups_of(events: Events, flavor: Flavor) -> tuple[Groups, int]:
 
 
 def xa_groups(events: Events, groups: Groups) -> list[int]:
-    """The numbers of the groups that are halves of XA transactions; those committed in one phase are complete."""
+    """Return the numbers of the groups that are halves of XA transactions; those committed in one phase are
+    complete."""
     found = {groups.of(at) for at, statement in groups.statements if isinstance(statement, XaEnd)}
     for number in np.flatnonzero(events.type[groups.ender] == EventType.XA_PREPARE).tolist():
         if not prepared_xid(events.event_at(int(groups.ender[number])))[1]:
@@ -321,7 +326,7 @@ def _enders(
     code: Int64s,
     said: list[tuple[int, Statement]],
 ) -> Int64s:
-    """The event that ends each group; the number of events if none does."""
+    """Return the event that ends each group; the number of events if none does."""
     marked = np.zeros(len(events) + 1, np.bool_)
     marked[:-1] = _IS_END[events.type]
     marked[at[code == _COMMIT]] = True
@@ -359,9 +364,11 @@ def _check_between(events: Events, opener: Int64s, ender: Int64s, stop: int) -> 
 
 @dataclass(slots=True)
 class Large(SpooledRows):
-    """A transaction that goes into a spool. Its parts are segments; `savepoints` has the segment that each savepoint
-    began. `incomplete` are the rows that must be read by key, with the segment of each; `purges` the names in purge
-    marks, too."""
+    """A transaction that goes into a spool. Its parts are segments.
+
+    `savepoints` has the segment that each savepoint began. `incomplete` are the rows that must be read by key, and
+    `purges` the names in purge marks, both with the segment of each.
+    """
 
     segment: int = 0
     savepoints: dict[str, int] = field(default_factory=dict)
@@ -370,21 +377,21 @@ class Large(SpooledRows):
     purges: list[tuple[int, str]] = field(default_factory=list)
 
     def save(self, name: str) -> None:
-        """SAVEPOINT: a new segment begins here."""
+        """Handle a SAVEPOINT: a new segment begins here."""
         self.segment += 1
         self.savepoints[name.lower()] = self.segment
 
     def take_back(self, name: str) -> None:
-        """ROLLBACK TO: all segments since the savepoint are reverted, and a new one begins."""
+        """Handle a ROLLBACK TO: all segments since the savepoint are reverted, and a new one begins."""
         self.aborted |= set(range(self.savepoints.get(name.lower(), 0), self.segment + 1))
         self.segment += 1
 
     def purge(self) -> str | None:
-        """The name in the last purge mark that was not reverted; None if there is none."""
+        """Return the name in the last purge mark that was not reverted; None if no mark was."""
         return next((name for segment, name in reversed(self.purges) if segment not in self.aborted), None)
 
     def incomplete_keys(self) -> dict[TableId, KeySet]:
-        """The rows that must be read by key, once the transaction is committed; without reverted rows."""
+        """Return the rows that must be read by key, once the transaction is committed; without reverted rows."""
         aborted = np.fromiter(self.aborted, np.uint64, len(self.aborted))
         return keys_by_table(
             (found.table, found.keys.filter(pa.array(~np.isin(segments, aborted))))
@@ -393,7 +400,7 @@ class Large(SpooledRows):
 
 
 def keys_by_table(found: Iterable[tuple[TableId, pa.RecordBatch]]) -> dict[TableId, KeySet]:
-    """Keys of several batches as one set per table."""
+    """Return keys of several batches as one set per table."""
     out: dict[TableId, KeySet] = {}
     for table, batch in found:
         if batch.num_rows:
@@ -404,7 +411,7 @@ def keys_by_table(found: Iterable[tuple[TableId, pa.RecordBatch]]) -> dict[Table
 
 @dataclass(frozen=True, slots=True)
 class PreparedTransaction:
-    """A prepared XA transaction, and the position to read it from again."""
+    """A prepared XA transaction, and the position from which to read it again."""
 
     large: Large
     again: BinlogPosition
@@ -412,7 +419,7 @@ class PreparedTransaction:
     def commit(
         self, xid: int, position: Position, commit_ts: int, origin: str | None = None
     ) -> Run | SpooledTransaction | None:
-        """The transaction, decided by XA COMMIT at this position; None if it has no captured rows."""
+        """Return the transaction, which XA COMMIT at this position committed; None if it has no captured rows."""
         return self.large.commit(xid, position, commit_ts, origin)
 
     def purge(self) -> str | None:
