@@ -251,7 +251,7 @@ def _schema_of(rows: DataFrame) -> pa.Schema:
     """Return the Arrow schema in which the local engine would have these rows."""
     from pyspark.sql.pandas.types import to_arrow_type
 
-    from cdcflow.tables.local.tables import type_of
+    from cdcflow.tables.local.arrow_types import type_of
 
     fields = []
     for field in rows.schema:

@@ -115,3 +115,35 @@ def test_listed_numbers_are_recognized() -> None:
     assert is_among(numbers, NONE).tolist() == [False] * 3
     assert is_among(numbers, np.array([3, 4], np.int64)).tolist() == [False, True, False]
     assert is_among(numbers, np.array([9], np.int64)).tolist() == [False, False, True]
+
+
+def test_unused_indexes_in_memory_are_forgotten_and_mapped_ones_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A merge leaves a small file in each table; most of these files are soon replaced by others."""
+    size = index(range(10)).bytes
+    monkeypatch.setattr(file_keys, "MEMORY_BYTES_MAX", 4 * size)
+    known = KnownKeys(at_once=True)
+    monkeypatch.setattr(file_keys, "IN_MEMORY_BYTES_MAX", 10)
+    assert known.offer("large", 10, lambda: index(range(10))) is not None
+    monkeypatch.undo()
+    monkeypatch.setattr(file_keys, "MEMORY_BYTES_MAX", 4 * size)
+    for name in ("a", "b", "c", "d"):
+        assert known.offer(name, 10, lambda: index(range(10))) is not None
+    assert known.get("a") is not None
+    assert known.offer("e", 10, lambda: index(range(10))) is not None
+    assert [known.get(n) is not None for n in ("large", "a", "b", "c", "d", "e")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_index_of_rows_in_memory_is_that_of_their_file() -> None:
+    rows = pa.table({"_offset": [7, 8, 9], "note": ["x", "y", "z"], "id": [3, 1, 2]})
+    found = file_keys.keys_of(rows, "id")
+    assert found is not None
+    there = found.find(np.array([1, 3], np.int64), NONE)
+    assert (there.numbers.tolist(), there.keys.tolist(), there.offsets.tolist()) == ([0, 1], [3, 1], [7, 8])
+    assert file_keys.keys_of(pa.table({"_offset": [7, None], "id": [3, 1]}), "id") is None

@@ -8,6 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -215,6 +216,7 @@ def to_z85(held: bytes) -> str:
     return base64.b85encode(held).decode().translate(_B85_TO_Z85)
 
 
+@lru_cache(maxsize=256)
 def columns(schema: str) -> tuple[FormatColumn, ...]:
     """Return a schema's columns from its JSON. A table without column mapping has no ids: no column of it is renamed or
     removed, and when it becomes mapped the ids are the positions of the columns."""

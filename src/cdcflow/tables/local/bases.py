@@ -21,10 +21,10 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.stores import place_in_store
 from cdcflow.tables.folders import WarehouseFolder
 from cdcflow.tables.job.past_tables import VersionGone
+from cdcflow.tables.local.arrow_types import type_of
 from cdcflow.tables.local.delta import DeltaTable
 from cdcflow.tables.local.deltalog import FEATURES
 from cdcflow.tables.local.session import DuckSession
-from cdcflow.tables.local.tables import type_of
 from cdcflow.tables.merge.target import Target, TargetColumn
 from cdcflow.tables.port import HandOver
 

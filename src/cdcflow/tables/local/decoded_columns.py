@@ -38,6 +38,7 @@ class DecodedColumn:
         self._parts, self._memory = parts, memory
         self._firsts = np.cumsum([0, *map(len, parts)])
         self.bytes = 0 if memory is None else len(memory)
+        self.is_mapped = memory is not None
 
     def take(self, numbers: Numbers) -> list[pa.Array]:
         """Return the values of some rows, whose numbers ascend."""

@@ -40,11 +40,13 @@ from cdcflow.tables.formats.delta import (
 from cdcflow.tables.job.failures import reading
 from cdcflow.tables.job.past_tables import VersionGone
 from cdcflow.tables.local import vectors
+from cdcflow.tables.local.arrow_types import TYPES, type_of
 from cdcflow.tables.local.deltalog import Action, Conflict, DeltaLog, File, LogBegun, name_of, unread
 from cdcflow.tables.local.due_checkpoints import DueCheckpoints
 from cdcflow.tables.local.file_rewrites import Touched
 from cdcflow.tables.local.scan import Ends, Numbers, ScannedFile, rename_columns
-from cdcflow.tables.local.tables import TYPES, FileTable, type_of
+from cdcflow.tables.local.tables import FileTable
+from cdcflow.tables.local.vectors import KnownVectors
 from cdcflow.tables.local.warehouse_folder import open_folder
 from cdcflow.tables.merge.file_layouts import existing_order
 from cdcflow.tables.merge.format import Format
@@ -78,6 +80,7 @@ class DeltaTables:
         self._bytes_max = bytes_max
         self._logs: dict[str, DeltaLog] = {}
         self._later: DueCheckpoints | None = None
+        self._vectors = KnownVectors()
 
     def defer_checkpoints(self) -> DueCheckpoints:
         """See `Engine.defer_checkpoints`."""
@@ -90,7 +93,7 @@ class DeltaTables:
         log = self._logs[folder.location] = DeltaLog(folder) if known is None else known.copy()
         if self._later is not None:
             self._later.follow(log)
-        return DeltaTable(folder, self._bytes_max, log)
+        return DeltaTable(folder, self._bytes_max, log, self._vectors)
 
     def is_conflict(self, error: BaseException) -> bool:
         return isinstance(error, Conflict)
@@ -106,11 +109,18 @@ class DeltaTable(FileTable[File]):
 
     rules = RULES
 
-    def __init__(self, folder: WarehouseFolder | Path, bytes_max: int | None, log: DeltaLog | None = None) -> None:
-        """`log`: its log, as far as it was read already."""
+    def __init__(
+        self,
+        folder: WarehouseFolder | Path,
+        bytes_max: int | None,
+        log: DeltaLog | None = None,
+        known: KnownVectors | None = None,
+    ) -> None:
+        """`log`: its log, as far as it was read already. `known`: vectors that need not be read."""
         self._folder = WarehouseFolder.of(folder)
         super().__init__(self._folder.table_name, bytes_max)
         self._log = log or DeltaLog(self._folder)
+        self._vectors = known or KnownVectors()
         self._old_files: list[str] | None = None
 
     def snapshot(self) -> TableSnapshot | None:
@@ -390,7 +400,7 @@ class DeltaTable(FileTable[File]):
         return Touched(file.size, self._count(file), int(file.vector["cardinality"]))
 
     def deleted_rows(self, file: File) -> Numbers:
-        return vectors.deleted_numbers(self._folder, file.vector)
+        return self._vectors.deleted_numbers(self._folder, file.vector)
 
     def marks_of(self, file: File) -> Hashable:
         return file.key
@@ -398,6 +408,9 @@ class DeltaTable(FileTable[File]):
     def content_of(self, file: File, column: str) -> Hashable:
         field = next(f for f in self._fields if f["name"] == column)
         return str(self._folder.place_of(name_of(file))), file.size, _physical(field)
+
+    def identity_of(self, file: File) -> Hashable:
+        return str(self._folder.place_of(name_of(file))), file.size
 
     def open_file(self, file: File) -> ScannedFile:
         name = name_of(file)
@@ -471,6 +484,8 @@ class DeltaTable(FileTable[File]):
         if not marked:
             return []
         said = vectors.write(self._folder, [gone for _, gone in marked])
+        for vector, (_, gone) in zip(said, marked, strict=True):
+            self._vectors.keep(self._folder, vector, gone)
         return [
             file.with_deleted_rows(self._count(file), vector) for (file, _), vector in zip(marked, said, strict=True)
         ]
@@ -493,6 +508,7 @@ class DeltaTable(FileTable[File]):
             name = f"part-00000-{uuid4()}-c000.zstd.parquet"
             size = self._folder.write(name, partial(_write_rows, part))
             found.append(File(name, size, _stats(part), None, _now_ms()))
+            self.keep_written(self.identity_of(found[-1]), rows.slice(first, most))
         return found
 
 

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -89,8 +90,7 @@ class File:
     @property
     def stats(self) -> Mapping[str, Any]:
         """Its column statistics."""
-        found: Mapping[str, Any] = json.loads(self.told)
-        return found
+        return _read_stats(self.told)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -160,6 +160,7 @@ class DeltaLog:
         self._held: tuple[str, bytes] | None = None
         self._removed: list[tuple[int, Action]] = []
         self._is_proven = True
+        self._is_whole = False
         self._latest: list[Action] | None = None
         self._since: list[Action] = []
         self._files: dict[tuple[str, str], File] | None = None
@@ -197,7 +198,7 @@ class DeltaLog:
             found._checkpoint, found._since = self._checkpoint, list(self._since)
             found._removed = list(self._removed)
             found._files = None if self._files is None else dict(self._files)
-        found._is_proven = False
+        found._is_proven, found._is_whole = False, self._is_whole
         found.on_checkpoint = self.on_checkpoint
         return found
 
@@ -232,11 +233,19 @@ class DeltaLog:
         return "" if found is None else found[1]
 
     def drop_torn(self, published: int | None = None) -> None:
-        """Set aside commits that a power cut left torn (see `torn_since`). For a merge, which holds the lease."""
+        """Set aside commits that a power cut left torn (see `torn_since`). For a merge, which holds the lease.
+
+        A power cut ends this process, too: what it has read or committed since the first look stays whole. So it looks
+        again only if there is a commit of another process, and need not list the log's folder otherwise.
+        """
         place = self._place.path
-        if place is not None and (torn := torn_since(place, published)):
+        if place is None or (self._is_whole and not (place / _commit_name(self.version + 1)).exists()):
+            return
+        if torn := torn_since(place, published):
             set_aside(place, torn)
             self._forget()
+        else:
+            self._is_whole = True
 
     def _read(self, version: int, known: Sequence[bytes | None] = ()) -> tuple[list[Action], str] | None:
         """Return a version's actions and the identity of its commit. `known`: the content of its file, if it was read
@@ -526,6 +535,13 @@ def _take(files: dict[tuple[str, str], File], actions: Iterable[Action]) -> None
             files[file.key] = file
         elif "remove" in action:
             files.pop(File.of_remove(action["remove"]).key, None)
+
+
+@lru_cache(maxsize=4096)
+def _read_stats(told: str) -> Mapping[str, Any]:
+    """Read the statistics of a file, which each merge compares with its keys."""
+    found: Mapping[str, Any] = json.loads(told)
+    return found
 
 
 def _members(text: str) -> dict[str, str]:

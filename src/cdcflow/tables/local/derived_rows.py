@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from cdcflow.tables.derived.increments import PLACE
 from cdcflow.tables.derived.lineage import unit_column
+from cdcflow.tables.local.arrow_types import TYPES
 from cdcflow.tables.local.derived_inputs import InputVersion, find_rows
 from cdcflow.tables.local.query_database import QueryDatabase
 from cdcflow.tables.local.scan import Numbers
-from cdcflow.tables.local.tables import TYPES, FileTable
+from cdcflow.tables.local.tables import FileTable
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.port import DerivedVersion, TableSnapshot
 from cdcflow.tables.sql.quotes import quote

@@ -14,7 +14,8 @@ import mmap
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -22,13 +23,17 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.model.table import OFFSET
-from cdcflow.tables.local.scan import Int64s, Numbers, RowGroup, ScannedFile, is_among, places_of
+from cdcflow.tables.local.scan import Int64s, Numbers, ScannedFile, is_among, places_of
 
 BYTES_MAX = 2 << 30
 """At most this many bytes of indexes are kept. A file that has no room is read at each merge."""
 
 IN_MEMORY_BYTES_MAX = 1 << 20
 """A larger index is in a temporary file."""
+
+MEMORY_BYTES_MAX = 64 << 20
+"""Of indexes in memory, at most this many bytes are kept: those that were not used for the longest time are of files
+that were replaced."""
 
 UNUSED_S = 60.0
 """An index that was not used for this time makes room for others: its file was replaced, or its table is quiet."""
@@ -55,6 +60,7 @@ class FileKeys:
     def __init__(self, keys: Int64s, offsets: Int64s, numbers: Int64s | None, memory: mmap.mmap | None = None) -> None:
         self._keys, self._offsets, self._numbers, self._memory = keys, offsets, numbers, memory
         self.bytes = keys.nbytes + offsets.nbytes + (0 if numbers is None else numbers.nbytes)
+        self.is_mapped = memory is not None
 
     def __len__(self) -> int:
         """Return how many rows the file has, including deleted ones."""
@@ -79,30 +85,35 @@ class FileKeys:
 def read_keys(file: ScannedFile, key: str, *, has_offsets: bool = True) -> FileKeys | None:
     """Read the keys of a file's rows. None: some rows have no key or no offset. `has_offsets` False: rows of this table
     have none, and 0 is in their place."""
-    rows = len(file)
+    columns = [key, OFFSET] if has_offsets else [key]
+    return _index(len(file), (file.read([group], columns) for group in file.groups))
+
+
+def keys_of(rows: pa.Table, key: str) -> FileKeys | None:
+    """Return the keys of all rows of a file, in the order of the file. None: some have no key or no offset."""
+    return _index(len(rows), [rows.select([key, OFFSET])])
+
+
+def _index(rows: int, parts: Iterable[pa.Table]) -> FileKeys | None:
+    """Return the index of this number of rows. `parts`: their keys, and their offsets, if the table has any."""
     memory = _map_file(3 * 8 * rows) if 3 * 8 * rows > IN_MEMORY_BYTES_MAX else None
     keys, offsets, numbers = (
         np.frombuffer(memory, np.int64, rows, 8 * rows * n) if memory is not None else np.empty(rows, np.int64)
         for n in range(3)
     )
-    for group in file.groups:
-        found = _read_group(file, group, [key, OFFSET] if has_offsets else [key])
-        if found is None:
+    first = 0
+    for part in parts:
+        if any(column.null_count for column in part.columns):
             return None
-        keys[group.first : group.first + group.rows] = found[0]
-        offsets[group.first : group.first + group.rows] = found[-1] if has_offsets else 0
+        found = [column.cast(pa.int64()).to_numpy() for column in part.columns]
+        keys[first : first + len(part)] = found[0]
+        offsets[first : first + len(part)] = found[1] if len(found) > 1 else 0
+        first += len(part)
     if np.all(keys[1:] >= keys[:-1]):
         return FileKeys(keys, offsets, None, memory)
     numbers[:] = np.argsort(keys, kind="stable")
     keys[:], offsets[:] = keys[numbers], offsets[numbers]
     return FileKeys(keys, offsets, numbers, memory)
-
-
-def _read_group(file: ScannedFile, group: RowGroup, columns: Sequence[str]) -> list[Int64s] | None:
-    rows = file.read([group], columns)
-    if any(column.null_count for column in rows.columns):
-        return None
-    return [column.cast(pa.int64()).to_numpy() for column in rows.columns]
 
 
 def _map_file(size: int) -> mmap.mmap:
@@ -116,6 +127,10 @@ class Sized(Protocol):
 
     @property
     def bytes(self) -> int: ...
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether it is in a temporary file that is mapped into memory."""
 
 
 Kept = TypeVar("Kept", bound=Sized)
@@ -143,8 +158,8 @@ class KnownColumns(Generic[Kept]):
         self._row_bytes = row_bytes
         self._lock = threading.Lock()
         self._seen: dict[Hashable, None] = {}
-        self._used: dict[Hashable, _Used[Kept]] = {}
-        self._bytes = 0
+        self._used: OrderedDict[Hashable, _Used[Kept]] = OrderedDict()
+        self._bytes = self._memory_bytes = 0
 
     def get(self, file: Hashable) -> Kept | None:
         """Return a file's index; None if it has none."""
@@ -153,15 +168,19 @@ class KnownColumns(Generic[Kept]):
             if found is None:
                 return None
             found.at = self._clock()
+            self._used.move_to_end(file)
             return found.keys
 
-    def offer(self, file: Hashable, rows: int, read: Callable[[], Kept | None]) -> Kept | None:
-        """Have a file of this number of rows indexed by `read` if this is the second time, and there is room."""
+    def offer(
+        self, file: Hashable, rows: int, read: Callable[[], Kept | None], *, at_once: bool = False
+    ) -> Kept | None:
+        """Have a file of this number of rows indexed by `read` if this is the second time, and there is room.
+        `at_once`: also the first time."""
         size = self._row_bytes * rows
         with self._lock:
             if file in self._used:
                 return self._used[file].keys
-            if file not in self._seen and not self._at_once:
+            if file not in self._seen and not (at_once or self._at_once):
                 self._seen[file] = None
                 if len(self._seen) > SEEN_MAX:
                     del self._seen[next(iter(self._seen))]
@@ -172,20 +191,38 @@ class KnownColumns(Generic[Kept]):
         keys = read()
         with self._lock:
             self._seen.pop(file, None)
+            self._forget(file)
             self._used[file] = _Used(keys, self._clock())
-            self._bytes += 0 if keys is None else keys.bytes
+            self._count(keys, 1)
+            if self._memory_bytes > MEMORY_BYTES_MAX:
+                self._make_room_in_memory()
         return keys
+
+    def _count(self, keys: Kept | None, times: int) -> None:
+        if keys is not None:
+            self._bytes += times * keys.bytes
+            self._memory_bytes += 0 if keys.is_mapped else times * keys.bytes
+
+    def _forget(self, file: Hashable) -> None:
+        if (used := self._used.pop(file, None)) is not None:
+            self._count(used.keys, -1)
+
+    def _make_room_in_memory(self) -> None:
+        for file, used in list(self._used.items()):
+            if self._memory_bytes <= MEMORY_BYTES_MAX // 2:
+                return
+            if used.keys is None or not used.keys.is_mapped:
+                self._forget(file)
 
     def _make_room(self, size: int) -> None:
         """Forget unused indexes, the longest unused first, while there is no room."""
         if self._bytes + size <= self._bytes_max:
             return
         before = self._clock() - UNUSED_S
-        for file, used in sorted(self._used.items(), key=lambda item: item[1].at):
+        for file, used in list(self._used.items()):
             if used.at > before or self._bytes + size <= self._bytes_max:
                 return
-            del self._used[file]
-            self._bytes -= 0 if used.keys is None else used.keys.bytes
+            self._forget(file)
 
 
 class KnownKeys(KnownColumns[FileKeys]):

@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from cdcflow.tables.derived.queries import query_of, resolve_table, split_name, tables_of
 from cdcflow.tables.job.derived_tables import derived_id
+from cdcflow.tables.local.arrow_types import type_of
 from cdcflow.tables.local.derived_functions import transform_rows
 from cdcflow.tables.local.derived_rows import stored_types
 from cdcflow.tables.local.query_database import QueryDatabase
 from cdcflow.tables.local.session import DuckSession
 from cdcflow.tables.local.settings_sql import reason_of
-from cdcflow.tables.local.tables import type_of
 from cdcflow.tables.merge.policy import DerivedQuery
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.port import HandOver

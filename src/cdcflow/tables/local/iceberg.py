@@ -111,13 +111,15 @@ class IcebergTables:
         self._bytes_max = bytes_max
         self._pinned: dict[str, tuple[int, int]] = {}
         self._manifests = KnownManifests()
+        self._deletes = position_deletes.Deletes()
 
     @cached_property
     def _catalog(self) -> TableCatalog:
         return TableCatalog(self._warehouse)
 
     def table(self, path: Sequence[str]) -> IcebergTable:
-        return IcebergTable(self._catalog, self._warehouse, path, self._bytes_max, self._pinned, self._manifests)
+        known = self._manifests, self._deletes
+        return IcebergTable(self._catalog, self._warehouse, path, self._bytes_max, self._pinned, *known)
 
     def defer_checkpoints(self) -> None:
         """Its commits write none."""
@@ -143,9 +145,10 @@ class IcebergTable(FileTable[FileScanTask]):
         bytes_max: int | None,
         pinned: dict[str, tuple[int, int]],
         manifests: KnownManifests,
+        deletes: position_deletes.Deletes,
     ) -> None:
-        """`pinned`: by location, the version and cut that were tagged last. `manifests`: those that need not be
-        read."""
+        """`pinned`: by location, the version and cut that were tagged last. `manifests`, `deletes`: those that need not
+        be read."""
         self._identifier = iceberg.identifier(path)
         super().__init__(".".join(self._identifier), bytes_max)
         self._catalog = catalog
@@ -158,7 +161,7 @@ class IcebergTable(FileTable[FileScanTask]):
         self._looked_at: str | None = None
         self._schema: tuple[Schema, pa.Schema] | None = None
         self._planned: tuple[Table, int | None, list[FileScanTask]] | None = None
-        self._deletes = position_deletes.Deletes()
+        self._deletes = deletes
 
     def snapshot(self) -> TableSnapshot | None:
         self._changes.forget()
@@ -363,6 +366,7 @@ class IcebergTable(FileTable[FileScanTask]):
         sync(self._table.io)  # the commit may use another IO
         for file in written:
             file.spec_id = metadata.default_spec_id  # PyIceberg sets it only where it reads a manifest
+        self._keep_rows_of(written, rows)
         return list(zip(written, numbers, strict=True))
 
     def swap(
@@ -555,6 +559,9 @@ class IcebergTable(FileTable[FileScanTask]):
     def content_of(self, file: FileScanTask, column: str) -> Hashable:
         return file.file.file_path, self.size_of(file), self._table.schema().find_field(column).field_id
 
+    def identity_of(self, file: FileScanTask) -> Hashable:
+        return _identity_of(file.file)
+
     def open_file(self, file: FileScanTask) -> ScannedFile:
         if file.file.file_format != FileFormat.PARQUET:
             raise HandOver("it has files of another format than Parquet")
@@ -613,9 +620,16 @@ class IcebergTable(FileTable[FileScanTask]):
             producer = change.update_snapshot(snapshot_properties=said).merge_append()
         with producer:
             if new is not None and len(new):
-                for file in self._write_files(change, new, producer.commit_uuid):
+                written = list(self._write_files(change, new, producer.commit_uuid))
+                for file in written:
                     producer.append_data_file(file)
+                self._keep_rows_of(written, new)
         return producer.snapshot_id
+
+    def _keep_rows_of(self, written: Sequence[DataFile], rows: pa.Table) -> None:
+        """Keep the rows of what was written, if it is one file, which then has their order."""
+        if len(written) == 1:
+            self.keep_written(_identity_of(written[0]), rows)
 
     def _write_files(self, change: Transaction, rows: pa.Table, uuid: UUID) -> Iterable[DataFile]:
         """Write new files with these rows. PyIceberg sizes row groups by their number of rows alone, and warns about a
@@ -692,6 +706,10 @@ def _summary(table: Table, metadata: Mapping[str, Any], app: str, version: int) 
         COMMITTED: json.dumps(metadata, separators=(",", ":")),
         TRANSACTIONS: json.dumps(known, separators=(",", ":")),
     }
+
+
+def _identity_of(file: DataFile) -> Hashable:
+    return file.file_path, int(file.file_size_in_bytes)
 
 
 def _version(snapshot: IcebergSnapshot | None) -> int:

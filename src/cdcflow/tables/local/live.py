@@ -14,9 +14,10 @@ import pyarrow as pa
 
 from cdcflow.log.files.layout import Layout
 from cdcflow.tables.job.past_tables import VersionGone
+from cdcflow.tables.local.arrow_types import type_of
 from cdcflow.tables.local.engine import LocalCuts, LocalEngine, of_local
 from cdcflow.tables.local.session import DuckSession
-from cdcflow.tables.local.tables import FileTable, type_of
+from cdcflow.tables.local.tables import FileTable
 from cdcflow.tables.merge.format import Format
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
 from cdcflow.tables.merge.target import Target

@@ -39,6 +39,7 @@ from cdcflow.tables.job.failures import reading
 from cdcflow.tables.local.iceberg_avro import DeleteManifestWriter, ManifestWriter
 from cdcflow.tables.local.iceberg_files import open_random
 from cdcflow.tables.local.iceberg_manifests import KnownManifests
+from cdcflow.tables.local.recently_used import RecentlyUsed
 from cdcflow.tables.local.scan import NONE, Numbers, each_once
 
 SHARING_BYTES = 4 << 20
@@ -66,11 +67,16 @@ Listed = Mapping[str, Numbers]
 """Numbers of deleted rows, by the path of their data file."""
 
 
-class Deletes:
-    """Delete files of a table, each read once."""
+KNOWN_BYTES_MAX = 64 << 20
+"""At most this many bytes of delete files are known, as numbers of rows."""
 
-    def __init__(self) -> None:
-        self._read: dict[str, Listed] = {}
+
+class Deletes:
+    """The delete files that were read or written last. The path of each has an id that no other has, so its content
+    never changes."""
+
+    def __init__(self, bytes_max: int = KNOWN_BYTES_MAX) -> None:
+        self._known: RecentlyUsed[Listed] = RecentlyUsed(bytes_max)
 
     def of(self, table: Table, task: FileScanTask) -> Numbers:
         """Return the numbers of a file's deleted rows."""
@@ -79,10 +85,21 @@ class Deletes:
 
     def content_of(self, table: Table, delete: DataFile) -> Listed:
         """Return all that a delete file lists."""
-        found = self._read.get(delete.file_path)
+        found = self._known.get(_identity(delete))
         if found is None:
-            found = self._read[delete.file_path] = _read(table, delete)
+            found = _read(table, delete)
+            self.keep(delete, found)
         return found
+
+    def keep(self, delete: DataFile, listed: Listed) -> None:
+        """Keep what a delete file lists."""
+        for numbers in listed.values():
+            numbers.flags.writeable = False
+        self._known.keep(_identity(delete), listed, sum(numbers.nbytes for numbers in listed.values()))
+
+
+def _identity(file: DataFile) -> Hashable:
+    return file.file_path, int(file.file_size_in_bytes)
 
 
 def _read(table: Table, delete: DataFile) -> Listed:
@@ -140,7 +157,11 @@ def replacing(
         while len(into) > 1 and sum(map(len, into.values())) > SHARED_ROWS_MAX:
             most = max(into, key=lambda path: len(into[path]))
             alone.append((file, {most: into.pop(most)}))
-    return [write(table, file, listed) for file, listed in (*alone, *shared.values())], removed
+    written = []
+    for file, listed in (*alone, *shared.values()):
+        written.append(write(table, file, listed))
+        deletes.keep(written[-1], listed)
+    return written, removed
 
 
 def _partition(file: DataFile) -> Hashable:

@@ -30,7 +30,7 @@ from cdcflow.errors import InvariantViolated
 from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import MISSING, OFFSET
 from cdcflow.tables.local import file_rewrites
-from cdcflow.tables.local.file_keys import KNOWN, FileKeys, keys_table, read_keys
+from cdcflow.tables.local.file_keys import KNOWN, FileKeys, keys_of, keys_table, read_keys
 from cdcflow.tables.local.file_rewrites import Touched
 from cdcflow.tables.local.scan import NONE, Ends, Int64s, Numbers, RowGroup, each_once, places_of
 from cdcflow.tables.local.session import DuckSession
@@ -244,14 +244,17 @@ class RowChanges(Generic[File]):
         schema = self._own_names_free()
         small = self._small_files(there)
         read = [name for name in schema.names if name in columns or name in keys.names or name == OFFSET]
-        indexed = {n: index for n in chosen if (index := self._index_of(there[n], keys)) is not None}
-        within = self._within({n: there[n] for n in chosen if n not in indexed}, keys, read)
+        written = {n: rows for n in chosen if (rows := self._table.written_rows(there[n])) is not None}
+        indexed = {n: index for n in chosen if (index := self._index_of(there[n], keys, written.get(n))) is not None}
+        within = self._within({n: there[n] for n in chosen if n not in indexed and n not in written}, keys, read)
         numbers = [*chosen, *sorted(small - set(chosen))]
         places: dict[int, _LoadedFile] = {}
         parts = [_with_places(schema.empty_table().select(read), 0, NONE)]
         for number, n in enumerate(numbers):
             if n in indexed:
-                places[number], rows = self._find_indexed(there[n], indexed[n], keys, read)
+                places[number], rows = self._find_indexed(there[n], indexed[n], keys, read, written.get(n))
+            elif n in written:
+                places[number], rows = self._find_written(there[n], written[n], keys, read)
             else:
                 places[number], rows = self._find_read(there[n], within.get(n, []), keys, read)
             if rows is not None:
@@ -269,14 +272,22 @@ class RowChanges(Generic[File]):
         free = [n for n, file in enumerate(there) if not self._is_held(file)]
         return {free[n] for n in self._table.small_files([there[n] for n in free])}
 
-    def _index_of(self, file: File, keys: Keys) -> FileKeys | None:
-        """Return the index of a file if it has one, by the only column of the keys."""
-        return None if keys.ascending is None else KNOWN.get(self._table.content_of(file, keys.first))
+    def _index_of(self, file: File, keys: Keys, written: pa.Table | None) -> FileKeys | None:
+        """Return the index of a file if it has one, by the only column of the keys. `written`: all rows of the file, if
+        they are in memory; then it gets one."""
+        if keys.ascending is None:
+            return None
+        content = self._table.content_of(file, keys.first)
+        found = KNOWN.get(content)
+        if found is None and written is not None:
+            return KNOWN.offer(content, len(written), lambda: keys_of(written, keys.first), at_once=True)
+        return found
 
     def _find_indexed(
-        self, file: File, index: FileKeys, keys: Keys, columns: Sequence[str]
+        self, file: File, index: FileKeys, keys: Keys, columns: Sequence[str], written: pa.Table | None = None
     ) -> tuple[_LoadedFile, pa.Table | None]:
-        """Find the rows of a file with one of the keys by its index, and return these columns of them."""
+        """Find the rows of a file with one of the keys by its index, and return these columns of them. `written`: all
+        rows of the file, if they are in memory."""
         assert keys.ascending is not None  # noqa: S101 - only such keys are indexed
         gone = self._table.deleted_rows(file)
         found = index.find(keys.ascending, gone)
@@ -285,8 +296,20 @@ class RowChanges(Generic[File]):
             return place, None
         if set(columns) == {keys.first, OFFSET}:
             return place, keys_table(found, keys.first, [self._table.schema.field(name) for name in columns])
+        if written is not None:
+            return place, written.select(columns).take(pa.array(found.numbers))
         with self._table.open_file(file) as rows:
             return place, rows.take(found.numbers, columns)
+
+    def _find_written(
+        self, file: File, written: pa.Table, keys: Keys, columns: Sequence[str]
+    ) -> tuple[_LoadedFile, pa.Table | None]:
+        """The same in the rows of the file, which are in memory."""
+        gone = self._table.deleted_rows(file)
+        numbers = np.sort(keys.pick(written.select(keys.names)))
+        found = np.setdiff1d(numbers, gone, assume_unique=True)
+        rows = written.select(columns).take(pa.array(found)) if len(found) else None
+        return _LoadedFile(len(written), gone, found), rows
 
     def _find_read(
         self, file: File, groups: Sequence[RowGroup], keys: Keys, columns: Sequence[str]
@@ -341,7 +364,7 @@ class RowChanges(Generic[File]):
         numbers = [*chosen, *sorted(small - set(chosen))]
         parts = [schema.empty_table().append_column(FILE, pa.array([], pa.int32()))]
         for number, n in enumerate(numbers):
-            rows = self._table.read(there[n], schema.names)
+            rows = self._table.recall(there[n], schema.names)
             parts.append(rows.append_column(FILE, pa.array(np.full(len(rows), number, np.int32))))
         name = self._table.session.take("standing", pa.concat_tables(parts))
         again = frozenset(number for number, n in enumerate(numbers) if n in small)
@@ -449,7 +472,7 @@ class RowChanges(Generic[File]):
         lives[place.gone] = False
         stays = lives.copy()
         stays[dead] = False
-        return self._table.read(file, self._table.schema.names).filter(pa.array(stays[lives]))
+        return self._table.recall(file, self._table.schema.names).filter(pa.array(stays[lives]))
 
     def _matched_rows(self, standing: _Picked[File], replaced: Replaced) -> dict[int, Numbers]:
         """Return the rows, by file, that are replaced by others."""

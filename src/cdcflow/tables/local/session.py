@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,19 +22,36 @@ from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
 from cdcflow.tables.job.failures import reading
 from cdcflow.tables.local.dialect import connect, connect_again, duckdb_sql
+from cdcflow.tables.local.plain_columns import take_plain
 from cdcflow.tables.local.settings_sql import tree_of
 from cdcflow.tables.segments import InputFile
 from cdcflow.tables.sql.trees import Node
 
 TAKEN_BYTES_MAX = 1 << 30
 """Beyond this many bytes, a column's texts may be more than one Arrow array can hold."""
+UNUSED_ROWS_MAX = 1 << 16
+"""A view of at most this many rows of the log is created when the first query needs it."""
 SORTED_ROWS = 1 << 16
 """Up to this many rows Arrow sorts, if it does so as DuckDB does."""
 
 
+@dataclass(frozen=True, slots=True)
+class _UnusedView:
+    """A view of rows of the log that no query has used yet: expressions over the rows, and which rows it has."""
+
+    rows: pa.Table
+    columns: Sequence[str]
+    where: str
+
+    @property
+    def query(self) -> str:
+        """Its SQL, with `{}` in place of the rows."""
+        return f"SELECT {', '.join(self.columns)} FROM {{}} WHERE {self.where}"  # noqa: S608  see merge
+
+
 class DuckSession:
-    """Implements `cdcflow.tables.port.SqlSession`. A view of the log's rows is computed at once, so that files are
-    read once. `close` it."""
+    """Implements `cdcflow.tables.port.SqlSession`. A view of the log's rows is a table of it, so that files are read
+    once. `close` it."""
 
     sorts_each_window = True
     takes_by_offset = True
@@ -39,14 +59,24 @@ class DuckSession:
     def __init__(self, memory_bytes: int | None = None) -> None:
         """`memory_bytes`: how much memory DuckDB may use, in a separate database; what exceeds it is in temporary
         files. Default: most of the machine's, together with the other sessions."""
-        self._spill = None if memory_bytes is None else TemporaryDirectory(prefix="cdcflow-merge-")
-        self._db = connect_again() if self._spill is None else connect(1, memory_bytes, Path(self._spill.name))
+        self._memory_bytes = memory_bytes
+        self._spill: TemporaryDirectory[str] | None = None
         self._numbers = itertools.count(1)
         self._views: set[str] = set()
         self._given: set[str] = set()
+        self._unused: dict[str, _UnusedView] = {}
+
+    @cached_property
+    def _db(self) -> duckdb.DuckDBPyConnection:
+        """The database: opening it takes longer than what a small merge does without it."""
+        if self._memory_bytes is None:
+            return connect_again()
+        self._spill = TemporaryDirectory(prefix="cdcflow-merge-")
+        return connect(1, self._memory_bytes, Path(self._spill.name))
 
     def close(self) -> None:
-        self._db.close()
+        if "_db" in self.__dict__:
+            self._db.close()
         if self._spill is not None:
             self._spill.cleanup()
 
@@ -63,7 +93,12 @@ class DuckSession:
             *([BEFORE] if moved else []),
         ]
         found = pa.concat_tables([_read(file.path, names) for file in files])
-        return self.take(what, found, f"SELECT {', '.join(columns)} FROM {{}} WHERE {where}")  # noqa: S608  see merge
+        view = _UnusedView(found, tuple(columns), where)
+        if len(found) > UNUSED_ROWS_MAX:
+            return self.take(what, found, view.query)
+        name = self._name(what)
+        self._unused[name] = view
+        return name
 
     def transactions(self, files: Sequence[InputFile], columns: Sequence[str]) -> str:
         found = pa.concat_tables([_whole(file.path) for file in files])
@@ -71,13 +106,34 @@ class DuckSession:
 
     def take(self, what: str, rows: pa.Table, query: str = "SELECT * FROM {}") -> str:
         """Create a table from a query over Arrow rows, with `{}` in place of their name. Return its name."""
-        given, name = self._name("given"), self._name(what)
+        name = self._name(what)
+        self._use_all()
+        self._take(name, rows, query)
+        return name
+
+    def _take(self, name: str, rows: pa.Table, query: str) -> None:
+        given = self._name("given")
         self._db.register(given, rows)
         try:
             self._db.execute(f"CREATE TEMP TABLE {name} AS {duckdb_sql(query, given)}").fetchall()
         finally:
             self._db.unregister(given)
-        return name
+
+    def columns_of(self, view: str, names: Sequence[str]) -> pa.Table:
+        """Return these columns of a view of the log's rows. A view that no other query has used is not created for
+        it."""
+        unused = self._unused.get(view)
+        if unused is not None:
+            plain = take_plain(unused.rows, unused.columns, unused.where, names)
+            if plain is not None:
+                return plain
+        return self.arrow(f"SELECT {', '.join(names)} FROM {view}")  # noqa: S608  see merge
+
+    def _use_all(self) -> None:
+        """Create the views of the log's rows that were not used yet: a query may name them."""
+        while self._unused:
+            name, view = self._unused.popitem()
+            self._take(name, view.rows, view.query)
 
     def view_of(self, what: str, rows: pa.Table) -> str:
         """Create a view of Arrow rows without copying them. Return its name."""
@@ -92,6 +148,7 @@ class DuckSession:
 
     def over_own(self, rows: pa.Table, query: Callable[[str], str]) -> pa.Table:
         """Return the result of a query in DuckDB's own SQL over Arrow rows; it gets their name."""
+        self._use_all()
         given = self._name("given")
         self._db.register(given, rows)
         try:
@@ -123,12 +180,14 @@ class DuckSession:
 
     def view(self, what: str, sql: str) -> str:
         name = self._name(what)
+        self._use_all()
         self._views.add(name)
         self._db.execute(f"CREATE TEMP VIEW {name} AS {duckdb_sql(sql)}").fetchall()
         return name
 
     def keep(self, what: str, sql: str) -> str:
         name = self._name(what)
+        self._use_all()
         self._db.execute(f"CREATE TEMP TABLE {name} AS {duckdb_sql(sql)}").fetchall()
         return name
 
@@ -136,14 +195,18 @@ class DuckSession:
         """Do nothing: rows read from the log are a table here."""
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        self._use_all()
         return self._db.execute(duckdb_sql(sql)).fetchall()
 
     def arrow(self, sql: str) -> pa.Table:
         """Return the result of a query in columns."""
+        self._use_all()
         return self._db.sql(duckdb_sql(sql)).to_arrow_table()
 
     def drop(self, views: Sequence[str]) -> None:
         for name in reversed(views):
+            if self._unused.pop(name, None) is not None:
+                continue
             if name in self._given:
                 self._db.unregister(name)
                 continue

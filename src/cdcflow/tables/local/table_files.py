@@ -8,14 +8,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from cdcflow.model.file_layout import FileLayout, SortColumn
 from cdcflow.tables.local import file_rewrites
 from cdcflow.tables.local.file_rewrites import Touched
+from cdcflow.tables.local.recently_used import RecentlyUsed
 from cdcflow.tables.local.scan import Ends, Numbers, ScannedFile
 from cdcflow.tables.local.session import DuckSession
 from cdcflow.tables.merge.format import Format
+
+WRITTEN_BYTES_MAX, WRITTEN_FILE_BYTES_MAX = 64 << 20, 8 << 20
+"""At most this many bytes of the rows that this process wrote are kept, and none of a file with more bytes of rows than
+the second number."""
+
+WRITTEN: RecentlyUsed[pa.Table] = RecentlyUsed(WRITTEN_BYTES_MAX)
+"""The rows of small files that this process wrote, also of those that are deleted since."""
 
 File = TypeVar("File")
 
@@ -143,8 +152,40 @@ class TableFiles(ABC, Generic[File]):
         """Return what identifies its values in a column, whatever the column is called now."""
 
     @abstractmethod
+    def identity_of(self, file: File) -> Hashable:
+        """Return what identifies a file and its content, whatever the version of the table."""
+
+    def keep_written(self, identity: Hashable, rows: pa.Table) -> None:
+        """Keep the rows of a file that was just written, if they are few. They have the order of the file."""
+        if rows.nbytes <= WRITTEN_FILE_BYTES_MAX and rows.schema.equals(self.schema):
+            WRITTEN.keep((identity, self.layout), rows.combine_chunks(), rows.nbytes)
+
+    def written_rows(self, file: File) -> pa.Table | None:
+        """Return all rows of a file, including deleted ones; `None` unless this process wrote it, for a table with the
+        same columns, and keeps its rows."""
+        found = WRITTEN.get((self.identity_of(file), self.layout))
+        return found if found is not None and len(found) == self.row_count(file) else None
+
+    @abstractmethod
     def read(self, file: File, columns: Sequence[str]) -> pa.Table:
         """Return these columns of a file's rows that are not deleted, with the table's types."""
+
+    def recall(self, file: File, columns: Sequence[str]) -> pa.Table:
+        """Return the same as `read`, without reading the file if this process wrote it and keeps its rows."""
+        rows = self.written_rows(file)
+        if rows is None:
+            return self.read(file, columns)
+        deleted = self.deleted_rows(file)
+        if not len(deleted):
+            return rows.select(columns)
+        lives = np.ones(len(rows), bool)
+        lives[deleted] = False
+        return rows.select(columns).filter(pa.array(lives))
+
+    def recall_rows(self, files: Sequence[File]) -> pa.Table:
+        """Return the rows of some files, as `recall` does."""
+        names = self.schema.names
+        return pa.concat_tables([self.schema.empty_table(), *(self.recall(file, names) for file in files)])
 
     @abstractmethod
     def bounds(self, files: Sequence[File], column: str) -> Sequence[Ends | None]:

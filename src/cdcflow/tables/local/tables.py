@@ -6,7 +6,6 @@ FileTable ──▶ TableFiles    its files and commits, which a format implemen
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ import pyarrow.compute as pc
 from cdcflow.model.file_layout import FileLayout, SortColumn
 from cdcflow.model.table import MISSING, TableId
 from cdcflow.tables.local import compaction, file_rewrites
+from cdcflow.tables.local.arrow_types import type_of
 from cdcflow.tables.local.compaction import RewrittenFiles
 from cdcflow.tables.local.row_changes import RowChanges
 from cdcflow.tables.local.table_files import File, TableFiles
@@ -27,24 +27,7 @@ from cdcflow.tables.merge.file_layouts import LAYOUT_PROPERTY
 from cdcflow.tables.merge.modes import CURRENT, ModeRules
 from cdcflow.tables.merge.reduce import ColumnLayout
 from cdcflow.tables.merge.target import Target
-from cdcflow.tables.port import NO_VALUES, Compacted, CurrentTable, HandOver, Later, TableSnapshot
-
-TYPES: dict[str, pa.DataType] = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp_ntz": pa.timestamp("us"),
-    "timestamp": pa.timestamp("us", "UTC"),
-}
-"""Arrow's types by Spark's names for them."""
-_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+from cdcflow.tables.port import NO_VALUES, Compacted, CurrentTable, Later, TableSnapshot
 
 
 class LocalTables(Protocol):
@@ -171,7 +154,7 @@ class FileTable(TableFiles[File], CurrentTable):
         parts: list[pa.Table] = []
         size = 0
         for n in small:
-            part = self.rows_of([files[n]])
+            part = self.recall_rows([files[n]])
             size += part.nbytes
             if size > file_rewrites.JOINED_MEMORY_MAX:
                 break
@@ -181,7 +164,7 @@ class FileTable(TableFiles[File], CurrentTable):
 
     def _unworn(self, files: Sequence[File], worn: list[int]) -> tuple[list[int], pa.Table] | None:
         """Return files to rewrite because many of their rows are deleted, and their remaining rows."""
-        return (worn, self.rows_of([files[n] for n in worn])) if worn else None
+        return (worn, self.recall_rows([files[n] for n in worn])) if worn else None
 
     def _worn_files(self, files: Sequence[File]) -> list[int]:
         held = (
@@ -266,14 +249,3 @@ def _missing_others(missing: pa.ChunkedArray, left: Collection[str]) -> int:
     """Return how many rows lack a column other than these."""
     others = pc.invert(pc.is_in(pc.list_flatten(missing), pa.array(left, pa.string())))
     return len(pc.unique(pc.list_parent_indices(missing).filter(others)))
-
-
-def type_of(text: str) -> pa.DataType:
-    """Return Arrow's type for Spark's text of it. HandOver: there is no such type here."""
-    if text in TYPES:
-        return TYPES[text]
-    if (decimal := _DECIMAL.fullmatch(text)) is not None:
-        return pa.decimal128(int(decimal[1]), int(decimal[2]))
-    if text.startswith("array<"):
-        return pa.list_(type_of(text[len("array<") : -1]))
-    raise HandOver(f"it has a column of type {text}")

@@ -24,6 +24,7 @@ from pyroaring import BitMap64
 from cdcflow.tables.folders import WarehouseFolder
 from cdcflow.tables.formats.delta import from_z85, to_z85, vector_path
 from cdcflow.tables.job.failures import reading
+from cdcflow.tables.local.recently_used import RecentlyUsed
 from cdcflow.tables.local.scan import NONE, Numbers
 from cdcflow.tables.port import HandOver
 
@@ -31,6 +32,36 @@ _MAGIC = 1681511377
 _VERSION = b"\1"
 _WORD = 4
 """Bytes of a vector's size, before it, and of its checksum, after it."""
+
+KNOWN_BYTES_MAX = 64 << 20
+"""At most this many bytes of vectors are known, as numbers of rows."""
+
+
+class KnownVectors:
+    """The deletion vectors that were read or written last. The name of a vector's file has an id that no other has, so
+    its content never changes."""
+
+    def __init__(self, bytes_max: int = KNOWN_BYTES_MAX) -> None:
+        self._known: RecentlyUsed[Numbers] = RecentlyUsed(bytes_max)
+
+    def deleted_numbers(self, folder: WarehouseFolder, vector: Mapping[str, Any] | None) -> Numbers:
+        """Return the same as the function of this name."""
+        if vector is None or vector["storageType"] != "u":
+            return deleted_numbers(folder, vector)
+        found = self._known.get(_identity(folder, vector))
+        if found is None:
+            found = deleted_numbers(folder, vector)
+            self.keep(folder, vector, found)
+        return found
+
+    def keep(self, folder: WarehouseFolder, vector: Mapping[str, Any], numbers: Numbers) -> None:
+        """Keep the numbers that a vector has, which is written."""
+        numbers.flags.writeable = False
+        self._known.keep(_identity(folder, vector), numbers, numbers.nbytes)
+
+
+def _identity(folder: WarehouseFolder, vector: Mapping[str, Any]) -> tuple[str, str, int, int]:
+    return folder.location, vector["pathOrInlineDv"], vector["offset"] or 0, vector["sizeInBytes"]
 
 
 def deleted_numbers(folder: WarehouseFolder | Path, vector: Mapping[str, Any] | None) -> Numbers:

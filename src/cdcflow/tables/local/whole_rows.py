@@ -46,8 +46,7 @@ class LatestChanges:
         names = {column.name: f"c{i}" for i, column in enumerate(target.columns)} | {OFFSET: "o"}
         if {*names, MISSING} != set(schema.names):
             return None  # the table has a column that no change sets
-        columns = ", ".join([*names.values(), "op"])
-        found = session.arrow(f"SELECT {columns} FROM {folding.changes}")  # noqa: S608  cdcflow's own
+        found = session.columns_of(folding.changes, [*names.values(), "op"])
         if found.column(key).null_count:
             return None
         keys, offsets = (found.column(c).cast(pa.int64()).to_numpy() for c in (f"c{key}", "o"))
