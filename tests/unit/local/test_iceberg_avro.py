@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.avro.file import AvroFile
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntry, write_manifest
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntry, write_manifest, write_manifest_list
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, DayTransform
@@ -99,3 +99,31 @@ def test_what_is_written_equals_what_pyiceberg_writes(tmp_path: Path, fields: tu
         entries = words(iceberg_avro.read_living(manifest, io))
         found.append((meta, entries, words(manifest)[1][2:]))
     assert found[1] == found[2] == found[0]
+
+
+def test_list_that_is_written_equals_what_pyiceberg_writes(tmp_path: Path) -> None:
+    """The header, except its random marker, and the manifests, which get the sequence number of the commit."""
+    io = PyArrowFileIO()
+    with closing(IcebergTables(tmp_path, None)) as tables:
+        table = tables.table(("shop", "orders"))
+        table.create(COLUMNS, {}, {})
+        table.snapshot()
+        table.replace([], pa.table([range(10), range(10)], schema=COLUMNS), {"cut": 1}, "", 0)
+        table.snapshot()
+        table.replace([], None, {"cut": 2}, "", 0, [(table.files()[0], np.array([3]))])
+        newest = table._table.current_snapshot()
+        assert newest is not None
+        assert newest.parent_snapshot_id is not None
+        manifests = newest.manifests(io)
+        places = [str(tmp_path / name) for name in ("ours.avro", "theirs.avro")]
+        ids = newest.snapshot_id, newest.parent_snapshot_id, 7
+        with iceberg_avro.ManifestListWriter(io.new_output(places[0]), *ids, "gzip") as ours:
+            ours.add_manifests(manifests)
+        with write_manifest_list(2, io.new_output(places[1]), *ids, avro_compression="gzip") as theirs:
+            theirs.add_manifests(manifests)
+    found = []
+    for place in places:
+        with AvroFile[Any](io.new_input(place)) as opened:
+            found.append((opened.header.meta, [words(one) for one in opened]))
+    assert found[0] == found[1]
+    assert len(found[0][1]) == len(manifests) == 2

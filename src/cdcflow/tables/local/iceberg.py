@@ -763,9 +763,26 @@ def _metadata_back(table: Table) -> Iterator[TableMetadata]:
             return
 
 
-def _arrow(schema: Schema) -> pa.Schema:
-    """Return an Arrow schema, without Iceberg's field ids."""
-    return schema_to_pyarrow(schema, include_field_ids=False)
+class _KnownSchemas:
+    """Arrow's schemas of tables. PyIceberg visits each column for that, and the schema of the next version is usually
+    the same object."""
+
+    def __init__(self, most: int = 256) -> None:
+        self._most = most
+        self._known: dict[int, tuple[Schema, pa.Schema]] = {}
+
+    def arrow(self, schema: Schema) -> pa.Schema:
+        """Return an Arrow schema, without Iceberg's field ids."""
+        known = self._known.get(id(schema))
+        if known is None or known[0] is not schema:
+            known = schema, schema_to_pyarrow(schema, include_field_ids=False)
+            if len(self._known) >= self._most:
+                self._known = {}
+            self._known[id(schema)] = known  # holds the schema, so no other one gets this id
+        return known[1]
+
+
+_arrow = _KnownSchemas().arrow
 
 
 def _is_flat(schema: pa.Schema) -> bool:

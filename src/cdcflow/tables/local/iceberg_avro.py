@@ -33,6 +33,7 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
+    ManifestListWriterV2,
     ManifestWriterV2,
     PartitionFieldSummary,
     _inherit_from_manifest,
@@ -46,7 +47,7 @@ from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 SCHEMAS_MAX = 256
 """How many schemas are known: one for each version of a table's partition, and each writer's."""
 
-_SCHEMA, _ENTRY = "avro.schema", "manifest_entry"
+_SCHEMA, _ENTRY, _LISTED = "avro.schema", "manifest_entry", "manifest_file"
 
 
 def read_list(location: str, io: FileIO) -> Sequence[ManifestFile]:
@@ -95,7 +96,7 @@ class ManifestWriter(ManifestWriterV2):
     """Writes a manifest of data files."""
 
     def new_writer(self) -> AvroOutputFile[ManifestEntry]:
-        return _WrittenFile(self._output_file, self._spec.partition_type(self._schema), self._meta)
+        return _WrittenFile(self._output_file, self._meta, *_entry_writer(self._spec.partition_type(self._schema)))
 
 
 class DeleteManifestWriter(ManifestWriter):
@@ -109,13 +110,22 @@ class DeleteManifestWriter(ManifestWriter):
         return {**super()._meta, "content": "deletes"}
 
 
-class _WrittenFile(AvroOutputFile[ManifestEntry]):
-    def __init__(self, file: OutputFile, partition: StructType, metadata: dict[str, str]) -> None:
-        """Its base would make a writer."""
+class ManifestListWriter(ManifestListWriterV2):
+    """Writes the list of a snapshot's manifests."""
+
+    def __enter__(self) -> ManifestListWriter:
+        self._writer = _WrittenFile(self._output_file, self._meta, *_list_writer())
+        self._writer.__enter__()
+        return self
+
+
+class _WrittenFile(AvroOutputFile[Any]):
+    def __init__(self, file: OutputFile, metadata: dict[str, str], writer: Writer, schema: str) -> None:
+        """Its base would make a writer. `schema`: in Avro's words."""
         self.output_file = file
         self.metadata = metadata
         self.sync_bytes = os.urandom(SYNC_SIZE)
-        self.writer, self._schema_text = _entry_writer(partition)
+        self.writer, self._schema_text = writer, schema
 
     def _write_header(self) -> None:
         codec = self.metadata[AVRO_CODEC_KEY]
@@ -128,6 +138,14 @@ class _WrittenFile(AvroOutputFile[ManifestEntry]):
 
 
 _HEADER_WRITER = construct_writer(META_SCHEMA)
+
+
+@lru_cache(1)
+def _list_writer() -> tuple[Writer, str]:
+    """Return the writer of lists of manifests, and their schema in Avro's words."""
+    given, written = (MANIFEST_LIST_FILE_SCHEMAS[version] for version in (DEFAULT_READ_VERSION, 2))
+    text = json.dumps(AvroSchemaConversion().iceberg_to_avro(written, schema_name=_LISTED))
+    return resolve_writer(record_schema=given, file_schema=written), text
 
 
 @lru_cache(SCHEMAS_MAX)

@@ -31,12 +31,25 @@ from pyiceberg.manifest import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.delete_file_index import PATH_FIELD_ID, _referenced_data_file_path
-from pyiceberg.table.snapshots import Operation, SnapshotSummaryCollector, Summary, update_snapshot_summaries
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import (
+    Operation,
+    Snapshot,
+    SnapshotSummaryCollector,
+    Summary,
+    update_snapshot_summaries,
+)
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    SetSnapshotRefUpdate,
+    UpdatesAndRequirements,
+)
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT
 
 from cdcflow.tables.job.failures import reading
-from cdcflow.tables.local.iceberg_avro import DeleteManifestWriter, ManifestWriter
+from cdcflow.tables.local.iceberg_avro import DeleteManifestWriter, ManifestListWriter, ManifestWriter
 from cdcflow.tables.local.iceberg_files import open_random
 from cdcflow.tables.local.iceberg_manifests import KnownManifests
 from cdcflow.tables.local.recently_used import RecentlyUsed
@@ -315,6 +328,32 @@ class OverwrittenFiles(_OverwriteFiles):
 
     def _writer(self, kind: type[ManifestWriter], spec: PartitionSpec) -> ManifestWriter:
         return kind(spec, self.schema(), self.new_manifest_output(), self._snapshot_id, self._compression)
+
+    def _commit(self) -> UpdatesAndRequirements:
+        """Write the list of manifests, and return the update that makes the snapshot the latest one."""
+        manifests, metadata = self._manifests(), self._transaction.table_metadata
+        parent, sequence = self._parent_snapshot_id, metadata.next_sequence_number()
+        said = self._summary(self.snapshot_properties)
+        name = f"snap-{self._snapshot_id}-0-{self.commit_uuid}.avro"
+        place = self._transaction._table.location_provider().new_metadata_location(name)
+        self._written_manifest_lists.append(place)
+        output = self._io.new_output(place)
+        with ManifestListWriter(output, self._snapshot_id, parent, sequence, self._compression) as writer:
+            writer.add_manifests(manifests)
+        snapshot = Snapshot(
+            snapshot_id=self._snapshot_id,
+            parent_snapshot_id=parent,
+            manifest_list=place,
+            sequence_number=sequence,
+            summary=said,
+            schema_id=metadata.current_schema_id,
+        )
+        latest = SetSnapshotRefUpdate(
+            snapshot_id=self._snapshot_id, ref_name=MAIN_BRANCH, type=SnapshotRefType.BRANCH, parent_snapshot_id=parent
+        )
+        before = metadata.refs.get(MAIN_BRANCH)
+        same = AssertRefSnapshotId(snapshot_id=None if before is None else before.snapshot_id, ref=MAIN_BRANCH)
+        return (AddSnapshotUpdate(snapshot=snapshot), latest), (same,)
 
     def _build_delete_files_partition_predicate(self) -> None:
         """Do nothing: PyIceberg would skip manifests by the partitions of the files to delete, but compares these as
