@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -27,12 +28,13 @@ from cdcflow.tables.formats import FORMATS
 from cdcflow.tables.job import changes, foldings, histories, job, table_merge
 from cdcflow.tables.job.positions import Positions
 from cdcflow.tables.job.reports import MergeReport
-from cdcflow.tables.local import file_rewrites, row_changes
+from cdcflow.tables.local import file_rewrites, row_changes, table_files
 from cdcflow.tables.local.delta import DeltaTable
 from cdcflow.tables.local.deltalog import DeltaLog
 from cdcflow.tables.local.engine import LocalEngine
 from cdcflow.tables.local.file_keys import KnownKeys
 from cdcflow.tables.local.iceberg import IcebergTable
+from cdcflow.tables.local.recently_used import RecentlyUsed
 from cdcflow.tables.local.row_changes import RowChanges
 from cdcflow.tables.local.session import DuckSession
 from cdcflow.tables.merge import append_mode, evolution, history, reduce, soft_delete, statement
@@ -77,10 +79,12 @@ COMMITS: list[tuple[Any, str]] = [(IcebergTable, "create"), (IcebergTable, "_cha
 
 
 @pytest.fixture(autouse=True)
-def few_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_small_files(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """So that a short history has enough small files to compact, and none too small to have its rows marked, sometimes
-    more than once.
+    more than once. Every other test reads the files that it has written, as another process would.
     """
+    remembers = zlib.crc32(request.node.name.encode()) % 2
+    monkeypatch.setattr(table_files, "WRITTEN", RecentlyUsed(table_files.WRITTEN_BYTES_MAX * remembers))
     monkeypatch.setattr(file_rewrites, "SMALL_FILES_MAX", 3)
     monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
     monkeypatch.setattr(file_rewrites, "DEAD_SHARE_MAX", 0.9)
