@@ -14,6 +14,19 @@ def test_small_files_become_one_where_they_are_many() -> None:
     assert file_rewrites.small([*large, *[1] * (SMALL_FILES_MAX + 1)]) == set(range(5, 6 + SMALL_FILES_MAX))
 
 
+def test_tables_do_not_all_merge_their_small_files_in_the_same_turn() -> None:
+    """Tables that are merged together get a file each at a time, and merge them when they have too many."""
+    names = [f"public.t{n}" for n in range(20)]
+
+    def merging(files: int) -> set[str]:
+        return {name for name in names if file_rewrites.small([1] * files, (), name)}
+
+    turns = [merging(files) - merging(files - 1) for files in range(SMALL_FILES_MAX, 2 * SMALL_FILES_MAX)]
+    assert not merging(SMALL_FILES_MAX)
+    assert merging(SMALL_FILES_MAX + SMALL_FILES_MAX // 2) == set(names)
+    assert max(map(len, turns)) <= len(names) // 4, turns
+
+
 def test_bytes_of_small_files_compacted_at_a_time_are_limited() -> None:
     found = file_rewrites.small([3 * MB] * 50)
     assert len(found) == AGAIN_BYTES_MAX // (3 * MB)

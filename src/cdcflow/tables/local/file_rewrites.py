@@ -8,6 +8,7 @@ only when enough rows were added or deleted to be worth another copy.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -61,14 +62,19 @@ class Touched:
         return self.size * (1 - self.share)
 
 
-def small(sizes: Sequence[int], partitions: Sequence[Hashable] = ()) -> set[int]:
+def small(sizes: Sequence[int], partitions: Sequence[Hashable] = (), table: str = "") -> set[int]:
     """Return the indexes of a table's files, given their sizes, that are merged because they are small and many in
-    their partition. `partitions`: of each file; if empty, all files are in the same one."""
+    their partition. `partitions`: of each file; if empty, all files are in the same one.
+
+    Tables that are merged together get as many files; so that not all of them merge their files in the same turn, which
+    would take the longer, some have up to half more of them than others, by the name of the `table`.
+    """
+    most = SMALL_FILES_MAX + zlib.crc32(table.encode()) % max(1, SMALL_FILES_MAX // 2)
     groups: dict[Hashable, list[tuple[int, int]]] = {}
     for n, size in enumerate(sizes):
         if size < SMALL_BYTES:
             groups.setdefault(partitions[n] if partitions else None, []).append((size, n))
-    many = [sorted(group) for group in groups.values() if len(group) > SMALL_FILES_MAX]
+    many = [sorted(group) for group in groups.values() if len(group) > most]
     chosen = [one for group in many for one in group]
     totals = accumulate(size for size, _ in chosen)
     return {n for (_, n), total in zip(chosen, totals, strict=True) if total <= AGAIN_BYTES_MAX}

@@ -254,4 +254,5 @@ class TableFiles(ABC, Generic[File]):
 
     def small_files(self, files: Sequence[File]) -> set[int]:
         """Return the indexes of files that are merged because they are small and many."""
-        return file_rewrites.small([self.size_of(file) for file in files], [self.partition_of(file) for file in files])
+        sizes, partitions = [self.size_of(file) for file in files], [self.partition_of(file) for file in files]
+        return file_rewrites.small(sizes, partitions, self.name)
