@@ -46,6 +46,10 @@ class SegmentGone(SinkUnavailable):
     section = "busy"
 
 
+_Listed = dict[tuple[Bounds, str, str], Sequence[tuple[str, Table, SegmentFile]]]
+"""The files of a table in a segment: the path and the shape of each."""
+
+
 class Manifests(Sequence[Segment]):
     """A log's segments by their manifests, oldest first; each manifest is read when it is first used.
 
@@ -53,13 +57,19 @@ class Manifests(Sequence[Segment]):
     """
 
     def __init__(
-        self, layout: Layout, log_id: str, bounds: Sequence[Bounds], read: dict[Bounds, Segment] | None = None
+        self,
+        layout: Layout,
+        log_id: str,
+        bounds: Sequence[Bounds],
+        read: dict[Bounds, Segment] | None = None,
+        listed: _Listed | None = None,
     ) -> None:
-        """`read`: manifests that were already read; new ones are added to it."""
+        """`read`: manifests that were already read; new ones are added to it. `listed`: the same of their files."""
         self._layout = layout
         self._log_id = log_id
         self._bounds = tuple(bounds)
         self._read: dict[Bounds, Segment] = {} if read is None else read
+        self._listed: _Listed = {} if listed is None else listed
 
     def __len__(self) -> int:
         return len(self._bounds)
@@ -70,7 +80,7 @@ class Manifests(Sequence[Segment]):
     def __getitem__(self, at: slice) -> Manifests: ...
     def __getitem__(self, at: int | slice) -> Segment | Manifests:
         if isinstance(at, slice):
-            return Manifests(self._layout, self._log_id, self._bounds[at], self._read)
+            return Manifests(self._layout, self._log_id, self._bounds[at], self._read, self._listed)
         try:
             return self._manifest(self._bounds[at])
         except FileNotFoundError:
@@ -100,6 +110,19 @@ class Manifests(Sequence[Segment]):
         meantime."""
         for bounds in self.behind(behind)._bounds:
             self._manifest(bounds)
+
+    def files_of(self, segment: Segment, table: TableId) -> Sequence[tuple[str, Table, SegmentFile]]:
+        """Return the files of a segment with rows of a table: the path and the shape of each."""
+        bounds = segment.first_offset, segment.last_offset
+        name = bounds, table.schema, table.name
+        if name not in self._listed:
+            room = self._layout.segment(*bounds).resolve()
+            self._listed[name] = [
+                (str(room / file.path), table_from_json(file.table), file)
+                for file in segment.files
+                if file.table is not None and (file.table["schema"], file.table["name"]) == name[1:]
+            ]
+        return self._listed[name]
 
     def _manifest(self, bounds: Bounds) -> Segment:
         if bounds not in self._read:
@@ -201,13 +224,10 @@ class Range:
                     f" {segment.first_offset}-{segment.last_offset} of {self.layout.name}"
                 )
             after = max(after, since - 1)
-            room = self.layout.segment(segment.first_offset, segment.last_offset)
             found += [
-                InputFile(str(room.resolve() / f.path), table_from_json(f.table), f, segment, after)
-                for f in segment.files
-                if f.table is not None
-                and (f.table["schema"], f.table["name"]) == (table.schema, table.name)
-                and f.last_offset > after
+                InputFile(path, shape, file, segment, after)
+                for path, shape, file in self.segments.files_of(segment, table)
+                if file.last_offset > after
             ]
         return sorted(found, key=lambda f: f.file.first_offset)
 

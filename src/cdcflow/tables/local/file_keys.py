@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.model.table import OFFSET
-from cdcflow.tables.local.scan import Int64s, Numbers, ScannedFile, is_among, places_of
+from cdcflow.tables.local.scan import NONE, Int64s, Numbers, ScannedFile, is_among, places_of, unique_places_of
 
 BYTES_MAX = 2 << 30
 """At most this many bytes of indexes are kept. A file that has no room is read at each merge."""
@@ -50,6 +50,14 @@ class FoundRows:
     keys: Int64s
     offsets: Int64s
 
+    @classmethod
+    def of_all(cls, parts: Sequence[FoundRows]) -> FoundRows:
+        """Return the rows of several files, one file after another."""
+        numbers, keys, offsets = (
+            np.concatenate([NONE, *(getattr(part, name) for part in parts)]) for name in ("numbers", "keys", "offsets")
+        )
+        return cls(numbers, keys, offsets)
+
 
 class FileKeys:
     """The keys of a file's rows in ascending order, each with the row's number and offset.
@@ -61,6 +69,7 @@ class FileKeys:
         self._keys, self._offsets, self._numbers, self._memory = keys, offsets, numbers, memory
         self.bytes = keys.nbytes + offsets.nbytes + (0 if numbers is None else numbers.nbytes)
         self.is_mapped = memory is not None
+        self._is_unique = bool(np.all(keys[1:] > keys[:-1]))
 
     def __len__(self) -> int:
         """Return how many rows the file has, including deleted ones."""
@@ -68,7 +77,7 @@ class FileKeys:
 
     def find(self, keys: Int64s, deleted: Numbers) -> FoundRows:
         """Return the rows with one of these keys, which are ascending, without the deleted rows."""
-        places = places_of(self._keys, keys)
+        places = unique_places_of(self._keys, keys) if self._is_unique else places_of(self._keys, keys)
         numbers = places if self._numbers is None else self._numbers[places]
         if len(numbers):
             if self._numbers is not None:

@@ -348,7 +348,7 @@ class OverwrittenFiles(_OverwriteFiles):
             summary=said,
             schema_id=metadata.current_schema_id,
         )
-        latest = SetSnapshotRefUpdate(
+        latest = SetSnapshotRefUpdate(  # type: ignore[call-arg]  # the others have defaults
             snapshot_id=self._snapshot_id, ref_name=MAIN_BRANCH, type=SnapshotRefType.BRANCH, parent_snapshot_id=parent
         )
         before = metadata.refs.get(MAIN_BRANCH)

@@ -25,12 +25,13 @@ from typing import Any, Generic
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.sqltypes import name_sql
 from cdcflow.model.table import MISSING, OFFSET
 from cdcflow.tables.local import file_rewrites
-from cdcflow.tables.local.file_keys import KNOWN, FileKeys, keys_of, keys_table, read_keys
+from cdcflow.tables.local.file_keys import KNOWN, FileKeys, FoundRows, keys_of, keys_table, read_keys
 from cdcflow.tables.local.file_rewrites import Touched
 from cdcflow.tables.local.scan import NONE, Ends, Int64s, Numbers, RowGroup, each_once, places_of
 from cdcflow.tables.local.session import DuckSession
@@ -250,15 +251,27 @@ class RowChanges(Generic[File]):
         numbers = [*chosen, *sorted(small - set(chosen))]
         places: dict[int, _LoadedFile] = {}
         parts = [_with_places(schema.empty_table().select(read), 0, NONE)]
+        listed: dict[int, FoundRows] = {}
+        has_all = set(read) == {keys.first, OFFSET}
         for number, n in enumerate(numbers):
             if n in indexed:
-                places[number], rows = self._find_indexed(there[n], indexed[n], keys, read, written.get(n))
+                found = indexed[n].find(_ascending(keys), self._table.deleted_rows(there[n]))
+                places[number] = _LoadedFile(len(indexed[n]), self._table.deleted_rows(there[n]), found.numbers)
+                if has_all:
+                    listed[number] = found
+                    continue
+                rows = self._take(there[n], found.numbers, read, written.get(n))
             elif n in written:
                 places[number], rows = self._find_written(there[n], written[n], keys, read)
             else:
                 places[number], rows = self._find_read(there[n], within.get(n, []), keys, read)
             if rows is not None:
                 parts.append(_with_places(rows.select(read), number, places[number].found))
+        if listed:
+            # One table for all of these files: with one for each, a table with many files would take longer.
+            found, columns = FoundRows.of_all(list(listed.values())), [schema.field(name) for name in read]
+            of = np.repeat(np.array(list(listed), np.int32), [len(one.numbers) for one in listed.values()])
+            parts.append(_with_places(keys_table(found, keys.first, columns), of, found.numbers))
         again = frozenset(number for number, n in enumerate(numbers) if n in small)
         files = [there[n] for n in numbers]
         return _Picked(pa.concat_tables(parts), schema, self._table.session, files, places, again)
@@ -283,28 +296,23 @@ class RowChanges(Generic[File]):
             return KNOWN.offer(content, len(written), lambda: keys_of(written, keys.first), at_once=True)
         return found
 
-    def _find_indexed(
-        self, file: File, index: FileKeys, keys: Keys, columns: Sequence[str], written: pa.Table | None = None
-    ) -> tuple[_LoadedFile, pa.Table | None]:
-        """Find the rows of a file with one of the keys by its index, and return these columns of them. `written`: all
+    def _take(
+        self, file: File, numbers: Numbers, columns: Sequence[str], written: pa.Table | None = None
+    ) -> pa.Table | None:
+        """Return these columns of the rows of a file with these numbers; `None` if there are no rows. `written`: all
         rows of the file, if they are in memory."""
-        assert keys.ascending is not None  # noqa: S101 - only such keys are indexed
-        gone = self._table.deleted_rows(file)
-        found = index.find(keys.ascending, gone)
-        place = _LoadedFile(len(index), gone, found.numbers)
-        if not len(found.numbers):
-            return place, None
-        if set(columns) == {keys.first, OFFSET}:
-            return place, keys_table(found, keys.first, [self._table.schema.field(name) for name in columns])
+        if not len(numbers):
+            return None
         if written is not None:
-            return place, written.select(columns).take(pa.array(found.numbers))
+            return written.select(columns).take(pa.array(numbers))
         with self._table.open_file(file) as rows:
-            return place, rows.take(found.numbers, columns)
+            return rows.take(numbers, columns)
 
     def _find_written(
         self, file: File, written: pa.Table, keys: Keys, columns: Sequence[str]
     ) -> tuple[_LoadedFile, pa.Table | None]:
-        """The same in the rows of the file, which are in memory."""
+        """Find the rows with one of the keys among the rows of a file, which are in memory, and return these columns of
+        them."""
         gone = self._table.deleted_rows(file)
         numbers = np.sort(keys.pick(written.select(keys.names)))
         found = np.setdiff1d(numbers, gone, assume_unique=True)
@@ -320,7 +328,9 @@ class RowChanges(Generic[File]):
                 content = self._table.content_of(file, keys.first)
                 index = KNOWN.offer(content, len(rows), lambda: read_keys(rows, keys.first))
                 if index is not None:
-                    return self._find_indexed(file, index, keys, columns)
+                    numbers = index.find(keys.ascending, rows.deleted_rows).numbers
+                    taken = rows.take(numbers, columns) if len(numbers) else None
+                    return _LoadedFile(len(index), rows.deleted_rows, numbers), taken
             found = rows.find(groups, keys.names, keys.pick)
             place = _LoadedFile(len(rows), rows.deleted_rows, found)
             return place, rows.take(found, columns) if len(found) else None
@@ -490,9 +500,15 @@ _CHANGED = f"{OFFSET} IS DISTINCT FROM {STOOD}"
 """Whether a loaded row is unchanged is decided by its offset: a change gives it a later one."""
 
 
-def _with_places(rows: pa.Table, number: int, found: Numbers) -> pa.Table:
-    """Return rows of one file with their places."""
-    places = [pa.array(np.full(len(rows), number, np.int32)), pa.array(found)]
+def _ascending(keys: Keys) -> Int64s:
+    assert keys.ascending is not None  # noqa: S101 - only such keys are indexed
+    return keys.ascending
+
+
+def _with_places(rows: pa.Table, file: int | NDArray[np.int32], found: Numbers) -> pa.Table:
+    """Return rows with their places. `file`: the number of their file, or of each row's."""
+    numbers = np.full(len(rows), file, np.int32) if isinstance(file, int) else file
+    places = [pa.array(numbers), pa.array(found)]
     return pa.table([*rows.columns, *places], names=[*rows.column_names, FILE, NUMBER])
 
 
