@@ -235,8 +235,8 @@ class DeltaLog:
     def drop_torn(self, published: int | None = None) -> None:
         """Set aside commits that a power cut left torn (see `torn_since`). For a merge, which holds the lease.
 
-        A power cut ends this process, too: what it has read or committed since the first look stays whole. So it looks
-        again only if there is a commit of another process, and need not list the log's folder otherwise.
+        A power cut ends this process, too: what it has read or committed since the first search stays whole. So it
+        searches again only if there is a commit of another process, and need not list the log's folder otherwise.
         """
         place = self._place.path
         if place is None or (self._is_whole and not (place / _commit_name(self.version + 1)).exists()):

@@ -1,4 +1,4 @@
-"""Columns of the log's rows that a merge needs as they are: taken without a query.
+"""Columns of the log's rows that a merge needs without a change of values: taken without a query.
 
 A small merge spends more time on DuckDB's planning than on the rows. The expressions of most tables only name a column
 of the log, and convert it to the type that it has already; whatever else they have is up to DuckDB.

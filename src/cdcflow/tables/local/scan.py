@@ -244,7 +244,7 @@ def places_of(ascending: Int64s, keys: Int64s) -> Numbers:
 
 
 def unique_places_of(ascending: Int64s, keys: Int64s) -> Numbers:
-    """Return the same for values each of which is there once: one search instead of two."""
+    """Return the same if no two of the values are equal: one search instead of two."""
     if not len(ascending):
         return NONE
     at = np.minimum(np.searchsorted(ascending, keys), len(ascending) - 1)
