@@ -30,11 +30,12 @@ from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.lease import folder_lease
 from cdcflow.tables.job.positions import Positions
 from cdcflow.tables.job.reports import MergeReport
-from cdcflow.tables.local import file_rewrites
+from cdcflow.tables.local import file_rewrites, table_files
 from cdcflow.tables.local.delta import DeltaTable
 from cdcflow.tables.local.deltalog import DeltaLog, File
 from cdcflow.tables.local.engine import LocalEngine
 from cdcflow.tables.local.iceberg import IcebergTable
+from cdcflow.tables.local.recently_used import RecentlyUsed
 from cdcflow.tables.local.scan import ScannedFile
 from cdcflow.tables.local.tables import FileTable
 from cdcflow.tables.merge.refusals import CannotFollow
@@ -358,6 +359,7 @@ def test_merge_reads_only_keys_and_unchanged_values_of_a_table(
 ) -> None:
     """A table's other columns are most of its bytes."""
     monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
+    monkeypatch.setattr(table_files, "WRITTEN", RecentlyUsed(0))
     orders = make_table("orders", id="int64", v="int32", doc="string")
     hand_log.state(orders)
     hand_log.segment([(orders, "c", {"id": n, "v": 0, "doc": f"d{n}"}) for n in range(30)])
