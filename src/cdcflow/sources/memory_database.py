@@ -9,7 +9,7 @@ that is gone once its only reader has acknowledged it, a restore from an older c
 
 A position is a number that grows with the log's content, like an LSN or a byte of a file: two logs with different
 contents have different positions, which distinguish a restored copy from the original. One lock guards everything;
-`changed` wakes all that wait for the log or for a locked table.
+`changed` wakes all threads that wait for the log or for a locked table.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class MemorySnapshot:
 
 @dataclass(frozen=True, slots=True)
 class MemoryMark:
-    """A mark of the log `slot`. Token None: a heartbeat."""
+    """A mark of the log `slot`. `token` None: a heartbeat."""
 
     position: int
     slot: str
@@ -125,8 +125,8 @@ class MemoryTable:
 
 
 class MemoryDatabase:
-    """`rewrites_known_by`: what reveals a statement that changes rows: the log, as in MySQL, or the catalog, as in
-    PostgreSQL. Thread-safe."""
+    """A database in memory. Thread-safe. `rewrites_known_by`: what reveals a statement that changes rows: the log, as
+    in MySQL, or the catalog, as in PostgreSQL."""
 
     def __init__(self, name: str = "shop", rewrites_known_by: RewritesKnownBy = "log") -> None:
         self.name = name
@@ -149,7 +149,7 @@ class MemoryDatabase:
         return Transaction(self)
 
     def number(self) -> int:
-        """A number that was not used here before."""
+        """Return a number that was not used in this database before."""
         return next(self._numbers)
 
     def commit(self, changes: list[MemoryChange], aborted: set[int], show: Callable[[], None], *, hold: bool) -> None:
@@ -177,7 +177,7 @@ class MemoryDatabase:
         return release
 
     def snapshot(self) -> MemorySnapshot:
-        """What is visible now."""
+        """Return a snapshot of what is visible now."""
         with self.changed:
             return MemorySnapshot(self._next_xid, frozenset(self.invisible))
 
@@ -233,7 +233,7 @@ class MemoryDatabase:
     def add_column(
         self, table: TableId, name: str, type_: ColumnType, value: Callable[[Row], Any] | None = None
     ) -> None:
-        """`value` computes the column for existing rows; without it they get NULL."""
+        """Add a column. `value` computes it for existing rows; without it they get NULL."""
         with self.changed:
             found = self.tables[table]
             found.columns = (*found.columns, Column(name, self.number(), type_))
@@ -262,7 +262,8 @@ class MemoryDatabase:
             self._fill(found)
 
     def rename(self, *pairs: tuple[TableId, TableId]) -> None:
-        """Rename tables, all at once. A name that another table had is emptied, and gets the rows of its new table."""
+        """Rename tables, all at once. If another table had a new name before, that name is emptied, and gets the rows
+        of its new table."""
         with self.changed:
             before = {old: self.tables[old] for old, _ in pairs}
             shapes = tuple(table.shape for table in before.values())
@@ -286,7 +287,7 @@ class MemoryDatabase:
     # ── rights, locks, restores ─────────────────────────────────────────────────────────────────────────────
 
     def readable(self, table: TableId, is_closed: Callable[[], bool]) -> MemoryTable:
-        """The table, once no session has locked it.
+        """Return the table, once no session has locked it.
 
         Raises:
             SourceUnavailable: it is gone, or the caller was closed while it waited.
@@ -351,8 +352,11 @@ class Transaction:
             self._log(table, "c", row)
 
     def update(self, table: TableId, values: Row, where: Callable[[Row], bool], unchanged: Collection[str] = ()) -> int:
-        """Return how many rows were changed. A change of the key is logged as a delete of the old row and an insert
-        that contains the old key. `unchanged`: columns whose values the log does not repeat."""
+        """Change the rows that match, and return how many.
+
+        A change of the key is logged as a delete of the old row and an insert that contains the old key. `unchanged`:
+        columns whose values the log does not repeat.
+        """
         count = 0
         shape = self._shape(table)
         for number, old in list(self._of(table).items()):
@@ -369,7 +373,7 @@ class Transaction:
         return count
 
     def delete(self, table: TableId, where: Callable[[Row], bool]) -> int:
-        """Return how many rows were deleted."""
+        """Delete the rows that match, and return how many."""
         count = 0
         for number, old in list(self._of(table).items()):
             if where(old):
@@ -396,7 +400,8 @@ class Transaction:
         self.savepoint(name)
 
     def commit(self, *, hold: bool = False) -> Callable[[], None]:
-        """`hold`: the transaction is in the log and cannot be seen before the returned function is called."""
+        """Commit the transaction. `hold`: it is in the log and cannot be seen before the returned function is
+        called."""
         if self._changes:
             self._database.commit(self._changes, self._aborted, self._show, hold=hold)
         return self._database.let_go() if hold else lambda: None

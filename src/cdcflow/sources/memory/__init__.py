@@ -1,4 +1,5 @@
-"""A database in memory with its source: shows what a dialect implements, without a server, a wire or a client library.
+"""A database in memory with its source: an example of everything that a dialect implements, without a server, a wire or
+a client library.
 
 Read it before you write a new dialect (`docs/sources.md`), and use it where a test needs a well-behaved source:
 

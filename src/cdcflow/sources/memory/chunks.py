@@ -48,11 +48,11 @@ Part = tuple[int, int]
 
 
 class MemoryConnection:
-    """One user's connection to the database; it holds nothing."""
+    """One user's connection to the database; it holds no resources."""
 
 
 class MemoryConnector(Connector[MemoryConnection]):
-    """Connections that never break by themselves; closing wakes all that wait for a locked table."""
+    """Opens connections, which never break by themselves. Closing it wakes all threads that wait for a locked table."""
 
     error = ConnectionError
 
@@ -78,11 +78,11 @@ class MemoryConnector(Connector[MemoryConnection]):
             self._database.changed.notify_all()
 
     def _drop(self, connection: MemoryConnection) -> None:
-        """Nothing is open."""
+        """Do nothing: no resource is open."""
 
 
 class MemoryChunks(ChunkDialect[MemoryConnection, Part, PartRead]):
-    """Implements `engine.chunks.ChunkDialect`. Thread-safe. If `is_closed`, waiting calls must stop."""
+    """Implements `engine.chunks.ChunkDialect`. Thread-safe. `is_closed`: whether waiting calls must stop."""
 
     def __init__(self, database: MemoryDatabase, slot: str, is_closed: Callable[[], bool]) -> None:
         self._database = database
@@ -115,7 +115,8 @@ class MemoryChunks(ChunkDialect[MemoryConnection, Part, PartRead]):
         return self._database.snapshot()
 
     def keys_where(self, connection: MemoryConnection, table: TableId, predicate: str, keys_max: int) -> KeySet:
-        """This database supports one kind of predicate: a column, an equals sign, and a value."""
+        """Return the keys of matching rows. This database supports one kind of predicate: a column, an equals sign, and
+        a value."""
         comparison = _COMPARISON.fullmatch(predicate)
         with self._database.changed:
             found = self._database.readable(table, self._is_closed)
@@ -197,7 +198,7 @@ def row_version(database: MemoryDatabase, table: MemoryTable) -> str | None:
 
 
 def _bounds_of(chunk: Chunk) -> tuple[int, int, int]:
-    """A range chunk reads after the first of these row numbers through the second; and the plan's bound."""
+    """Return the row number after which a range chunk reads, the last one that it reads, and the plan's bound."""
     bound: int = json.loads(chunk.plan)["bound"]
     first = int(chunk.after or 0)
     return first, min(first + max(chunk.size, 1), bound), bound

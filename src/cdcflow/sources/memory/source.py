@@ -105,7 +105,8 @@ class MemorySource(SqlSource[MemoryConnection, MemoryState, MemoryTable]):
         return Selected(tuple(found), {}, ())
 
     def _check(self, selected: Selected[MemoryTable], captured: frozenset[TableId]) -> None:
-        """There may be no table yet."""
+        """Raise an error if these tables cannot be captured. The settings may select no table, because none may exist
+        yet."""
         selected.check(may_be_empty=True)
 
     def _describe(self, selected: Selected[MemoryTable]) -> ByShape:
@@ -201,7 +202,8 @@ class MemorySource(SqlSource[MemoryConnection, MemoryState, MemoryTable]):
     # ── positions ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _first(self) -> int:
-        """A position at the log's end. An invisible transaction before it would be in no chunk and in no stream."""
+        """Return a position at the log's end, once everything before it is visible: otherwise it would be in no chunk
+        and in no stream."""
         if not self._database.changed.wait_for(lambda: not self._database.invisible, self._wait_s):
             raise SourceUnavailable(f"waited {self._wait_s:g} s until what is in the log can be seen")
         self._database.slots[self._slot] = self._database.end

@@ -14,8 +14,8 @@ STATE_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryState:
-    """`slot`: the name by which the database keeps history for this log. `captured`: the tables of the last run.
-    `others`: entries that this version does not know."""
+    """The state that a checkpoint stores. `slot`: the name by which the database keeps history for this log.
+    `captured`: the tables of the last run. `others`: entries that this version does not know."""
 
     slot: str
     captured: tuple[TableId, ...] = ()
@@ -23,7 +23,7 @@ class MemoryState:
 
     @classmethod
     def read(cls, stored: Mapping[str, str]) -> MemoryState | None:
-        """What an earlier start stored; None at the first start.
+        """Return the state that an earlier start stored; None at the first start.
 
         Raises:
             ConfigurationError: another version of cdcflow wrote it.

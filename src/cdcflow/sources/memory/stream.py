@@ -1,4 +1,5 @@
-"""The log to events: transactions as runs in columns, marks, and what a statement means for rows that were read.
+"""Turns the log into events: transactions as runs in columns, marks, and the effect of statements on rows that were
+read.
 
 It shows a decoder's four duties, each in a few lines. It delivers transactions as a whole, in commit order, with one
 batch for each shape of a table. It skips rows that were rolled back to a savepoint. It writes a transaction that memory

@@ -1,4 +1,4 @@
-"""Existing rows of a polled source: what its items held when the chunk was read, as the ledger has it.
+"""Existing rows of a polled source: the rows that its items had when the chunk was read, from the ledger.
 
 A chunk reads whole items, in the order of their names, and its cursor is the name of the last. An item that changes
 between two chunks needs no pinning: each change is a record with whole rows, in the stream after the plan. Only a table
@@ -86,7 +86,7 @@ class LedgerChunks:
         raise SourceUnavailable(f"reading {chunk.table}: its items are replaced again and again while they are read")
 
     def keys_where(self, table: TableId, predicate: str, keys_max: int) -> KeySet:
-        """One kind of predicate: a column, an operator and a value."""
+        """Return the keys of matching rows. One kind of predicate is supported: a column, an operator and a value."""
         _, shape, items = self._snapshot(table)
         if not shape.key:
             raise without_key(table)
@@ -133,8 +133,8 @@ class LedgerChunks:
     def _rows_of(
         self, chunk: Chunk, shape: Table, items: Sequence[StoredItem], end: int
     ) -> tuple[Run, str | None, int, bool, int]:
-        """The rows, the cursor, how many items are done, whether that is all, and how many deletes the rows begin
-        with."""
+        """Return a chunk's rows, its cursor, how many items are done, whether all are, and how many deletes the rows
+        begin with."""
         match chunk.kind:
             case "range":
                 left = [item for item in items if chunk.after is None or item.name > chunk.after]
@@ -179,7 +179,7 @@ class LedgerChunks:
 
 
 def _first_items(left: Sequence[StoredItem], chunk: Chunk) -> list[StoredItem]:
-    """As many items as the chunk is large, and rows as it may have; at least one."""
+    """Return the first items that the chunk reads, by its size and its limit on rows; at least one."""
     taken: list[StoredItem] = []
     rows = 0
     for item in left[: max(chunk.size, 1)]:

@@ -1,10 +1,11 @@
-"""What changed between two contents of an item, in columns. Pure.
+"""Computes the changes between two contents of an item, in columns. Pure.
 
 With a key: rows that vanished are deletes, new ones inserts, and rows with other values updates. Without a key only
 appended rows are distinguished; anything else is an error.
 
-Several items of a table may have the same key. The one that wrote it last has it: `lost` holds the keys of an item that
-another item has written since. A row that vanishes from an item is a delete only if the item still has its key.
+Several items of a table may have the same key. It belongs to the item that wrote it last: `lost` holds the keys of an
+item that another item has written since. A row that vanishes from an item is a delete only if the key still belongs to
+the item.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _PLACE, _OTHER = "cdcflow place", "cdcflow other place"
 
 @dataclass(frozen=True, slots=True)
 class ItemDifference:
-    """`deleted`: rows that vanished, with their last values. `written`: new and changed rows, in the content's order;
-    `is_new` has an entry for each."""
+    """The difference between two contents of an item. `deleted`: rows that vanished, with their last values. `written`:
+    new and changed rows, in the content's order; `is_new` has an entry for each."""
 
     deleted: pa.Table
     written: pa.Table
@@ -34,7 +35,7 @@ class ItemDifference:
 
 
 def appended_rows(old: pa.Table, new: pa.Table) -> ItemDifference:
-    """The rows after those of before.
+    """Return the rows of `new` after those of `old`.
 
     Raises:
         Unfit: the earlier rows are different.
@@ -53,7 +54,8 @@ def appended_rows(old: pa.Table, new: pa.Table) -> ItemDifference:
 
 
 def by_key(old: pa.Table, new: pa.Table, key: tuple[str, ...]) -> ItemDifference:
-    """The rows that vanished, and those that are new or have other values. Both have the same columns."""
+    """Return the rows that vanished, and those that are new or have other values. Both contents have the same
+    columns."""
     pairs = _places(new, key, _PLACE).join(_places(old, key, _OTHER), keys=list(key), join_type="full outer")
     mine, other = pairs.column(_PLACE), pairs.column(_OTHER)
     deleted = _rows_gone(old, other, mine)
@@ -82,7 +84,7 @@ def _places(rows: pa.Table, key: tuple[str, ...], name: str) -> pa.Table:
 
 
 def has_key(rows: pa.Table, keys: pa.Table | None, key: tuple[str, ...]) -> pa.Array:
-    """For each row, whether its key is among these."""
+    """Return, for each row, whether its key is among `keys`."""
     found = np.zeros(rows.num_rows, bool)
     if keys is not None and keys.num_rows and rows.num_rows:
         among = _places(rows, key, _PLACE).join(keys.select(list(key)), keys=list(key), join_type="left semi")
@@ -91,12 +93,12 @@ def has_key(rows: pa.Table, keys: pa.Table | None, key: tuple[str, ...]) -> pa.A
 
 
 def without(rows: pa.Table, keys: pa.Table | None, key: tuple[str, ...]) -> pa.Table:
-    """The rows whose key is not among these."""
+    """Return the rows whose key is not among `keys`."""
     return rows if keys is None or not keys.num_rows else rows.filter(pc.invert(has_key(rows, keys, key)))
 
 
 def as_changes(table: Table, found: ItemDifference) -> pa.Table:
-    """The changes in the log's columns: deletes first, then the written rows."""
+    """Return the changes in the log's columns: deletes first, then the written rows."""
     letters = pc.if_else(found.is_new, pa.scalar(INSERT), pa.scalar(UPDATE))
     deletes = pa.array(np.full(found.deleted.num_rows, DELETE), pa.string())
     rows = pa.concat_tables([found.deleted, found.written])

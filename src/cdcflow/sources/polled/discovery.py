@@ -1,4 +1,4 @@
-"""One poll: what changed in each item since it was read last becomes a record of the ledger."""
+"""Polls once: the changes of each item since it was last read become a record of the ledger."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ from cdcflow.sources.polled.shapes import column_types, fit_rows
 
 
 class Discovery:
-    """Polls into a ledger. Used by one thread at a time; another process that polls waits."""
+    """Polls items into a ledger. Used by one thread at a time; another process that polls waits."""
 
     def __init__(self, poller: Poller, ledger: Ledger) -> None:
         self._poller = poller
         self._ledger = ledger
 
     def poll(self, *, retry: bool = False) -> None:
-        """Read what is new or changed. `retry`: also tables that stopped at an item that has not changed since.
+        """Read the items that are new or changed.
+
+        `retry`: read also tables that stopped at an item that has not changed since.
 
         Raises:
             SourceUnavailable: items cannot be listed or read now.
@@ -92,8 +94,11 @@ class Discovery:
     def _take_keys(
         self, key: tuple[str, ...], found: ItemDifference, lost: pa.Table | None, others: Sequence[StoredItem]
     ) -> tuple[ItemDifference, pa.Table | None, dict[str, str]]:
-        """The item has the keys that it wrote, and other items no longer have them. What it no longer had before is not
-        deleted."""
+        """Assign the keys that an item wrote to it, and remove them from other items.
+
+        Return the difference without deletes of keys that the item had already lost before, and the other items' new
+        lost keys.
+        """
         written = found.written.select(list(key))
         files: dict[str, str] = {}
         is_elsewhere = has_key(written, None, key)
@@ -112,7 +117,7 @@ class Discovery:
 
 
 def in_shape(rows: pa.Table, shape: Table) -> pa.Table:
-    """Stored rows in the current columns of their table: one that was added since has NULL."""
+    """Return stored rows in the current columns of their table: a column that was added since is NULL."""
     names = set(rows.column_names)
     columns = [
         rows.column(c.name) if c.name in names else pa.chunked_array([pa.nulls(rows.num_rows, c.type.arrow)])
@@ -122,7 +127,7 @@ def in_shape(rows: pa.Table, shape: Table) -> pa.Table:
 
 
 def live_rows(ledger: Ledger, item: StoredItem, shape: Table) -> pa.Table:
-    """The rows that an item has: of the keys that it wrote last.
+    """Return the rows of an item whose keys belong to it, because it wrote them last.
 
     Raises:
         FileNotFoundError: the item has another content now.
@@ -132,7 +137,8 @@ def live_rows(ledger: Ledger, item: StoredItem, shape: Table) -> pa.Table:
 
 
 def unknown_tables(poller: Poller, ledger: Ledger | None) -> list[Table]:
-    """The tables that a first poll would find, without storing anything. Those that do not fit are not included."""
+    """Return the tables that a first poll would find, without storing anything. Tables that do not fit are not
+    included."""
     found: dict[TableId, Table] = {}
     for item in poller.items():
         if item.table not in found and (ledger is None or ledger.shape(item.table) is None):

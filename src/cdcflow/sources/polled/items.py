@@ -1,4 +1,4 @@
-"""What a source without a log consists of, as its author describes it: items, each with rows of one table."""
+"""The parts of a source without a log, as its author describes it: items, each with rows of one table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from cdcflow.model.table import TableId
 
 
 class Unfit(Exception):
-    """The rows of an item cannot be captured: its table stops there, and no other. `remedy`: what to do about it."""
+    """Raised when the rows of an item cannot be captured: its table stops at it, and no other. `remedy`: what to do
+    about it."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(reason)
@@ -21,7 +22,7 @@ class Unfit(Exception):
 
 
 class Changing(Exception):
-    """An item is being changed, or has gone: it is read at a later poll."""
+    """Raised when an item is being changed, or is gone: it is read at a later poll."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +44,17 @@ class Item:
 
 
 class Poller(Protocol):
-    """What the author of a source without a log writes. Used by one thread at a time."""
+    """The interface that the author of a source without a log implements. Used by one thread at a time."""
 
     @property
     def name(self) -> str:
-        """What is polled, for messages and as the database's name in the log."""
+        """The name of the polled system, for messages and as the database's name in the log."""
         ...
 
     def items(self) -> Iterable[Item]:
-        """The items that exist now and are complete, in the order in which they are to be captured. An item that is no
-        longer listed keeps its rows.
+        """Return the items that exist now and are complete, in the order in which they are to be captured.
+
+        An item that is no longer listed keeps its rows.
 
         Raises:
             SourceUnavailable: they cannot be listed now.
@@ -60,5 +62,5 @@ class Poller(Protocol):
         ...
 
     def doctor(self) -> Iterable[Finding]:
-        """What prevents polling, and what can be done about it."""
+        """Return findings about what prevents polling, and what can be done about it."""
         ...

@@ -1,4 +1,4 @@
-"""The ledger of a polled source: what was found, in the order in which it was found, in a folder.
+"""The ledger of a polled source: the changes that were found, in the order in which they were found, in a folder.
 
     ledger.db   records, items, tables and slots (SQLite, each commit synced to the disk)
     rows/        the changes of each record, and the content of each item: Arrow files, never changed once written
@@ -68,8 +68,8 @@ class FoundChanges:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record. `changes` None: a mark. `slot`: the log whose mark it is; `token` None: a heartbeat. `at`: microseconds
-    since 1970, UTC."""
+    """A record of the ledger. `changes`: None if it is a mark. `slot`: the log whose mark it is; `token` None: a
+    heartbeat. `at`: microseconds since 1970, UTC."""
 
     number: int
     at: int
@@ -89,7 +89,7 @@ class WrittenChanges:
 
 @dataclass(frozen=True, slots=True)
 class StoredItem:
-    """An item when it was read last. `content` and `lost` are names of files (see `differences`)."""
+    """An item in the state in which it was last read. `content` and `lost` are names of files (see `differences`)."""
 
     name: str
     print: str
@@ -100,7 +100,7 @@ class StoredItem:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why a table stopped, and at which item with which print."""
+    """The reason why a table stopped, and the item, with its print, at which it did."""
 
     item: str
     print: str
@@ -140,7 +140,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def _commit(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, on disk when the block ends."""
+        """Open a transaction, which is committed to disk when the block ends."""
         with self._lock, self._mapping_errors():
             database = self._open()
             database.execute("BEGIN IMMEDIATE")
@@ -204,7 +204,7 @@ class Ledger:
 
     @contextlib.contextmanager
     def polling(self) -> Iterator[None]:
-        """The one process and thread that polls."""
+        """Hold the lock for polling during the block: only one process and thread polls at a time."""
         with self._mapping_errors():
             self.folder.mkdir(parents=True, exist_ok=True)
             file = os.open(self.folder / "poll.lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -266,7 +266,7 @@ class Ledger:
         return {(TableId(schema, name), item): text for schema, name, item, text in found}
 
     def snapshot(self, table: TableId) -> tuple[int, Table | None, list[StoredItem]]:
-        """The number of the last record, and the table's shape and items then."""
+        """Return the number of the last record, and the table's shape and items at that record."""
         with self._lock, self._mapping_errors():
             database = self._open()
             database.execute("BEGIN")
@@ -278,7 +278,8 @@ class Ledger:
     # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def write_rows(self, rows: pa.Table) -> str:
-        """Write rows into a new file. Its content is on disk when this returns, its name after `add_item`."""
+        """Write rows into a new file, and return its name. Its content is on disk when this returns, its name after
+        `add_item`."""
         name = f"{uuid.uuid4().hex}.arrow"
         with self._mapping_errors():
             self._open()
@@ -312,8 +313,10 @@ class Ledger:
     # ── records ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def add_item(self, shape: Table, item: StoredItem, lost: dict[str, str], changes: WrittenChanges | None) -> None:
-        """An item's new content, and the record of its changes, if there are any. `lost`: new files for the keys that
-        other items of the table no longer have."""
+        """Store an item's new content, and the record of its changes, if it has any.
+
+        `lost`: new files for the keys that other items of the table no longer have.
+        """
         table = shape.id
         replaced = [one for name in (item.name, *lost) if (one := self.item(table, name)) is not None]
         with self._mapping_errors():
@@ -368,11 +371,11 @@ class Ledger:
         ]
 
     def bytes_after(self, number: int) -> int:
-        """The size of the records after this one."""
+        """Return the size of the records after this one."""
         return int(self._ask("SELECT coalesce(sum(bytes), 0) FROM records WHERE number > ?", number)[0][0])
 
     def times(self, first: int) -> dict[int, int]:
-        """When each record with changes was found, beginning with this one."""
+        """Return when each record with changes was found, beginning with record `first`."""
         return dict(self._ask("SELECT number, at FROM records WHERE number >= ? AND changes IS NOT NULL", first))
 
     # ── stopped tables ──────────────────────────────────────────────────────────────────────────────────────
@@ -382,7 +385,7 @@ class Ledger:
         return {TableId(schema, name): Stop(**json.loads(text)) for schema, name, text in found}
 
     def stop(self, table: TableId, why: Stop | None) -> None:
-        """A table stops at an item, or continues (None)."""
+        """Record that a table stops at an item, or (None) that it continues."""
         text = None
         if why is not None:
             text = json.dumps({"item": why.item, "print": why.print, "reason": why.reason, "remedy": why.remedy})
@@ -395,25 +398,25 @@ class Ledger:
     # ── slots ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def slots(self) -> dict[str, int]:
-        """How far each log has acknowledged records."""
+        """Return the number of the record that each log has acknowledged."""
         return dict(self._ask("SELECT slot, acknowledged FROM slots"))
 
     def begin_slot(self, slot: str) -> int:
-        """A slot at the ledger's end. Returns its position."""
+        """Create a slot at the ledger's end, and return its position."""
         with self._commit() as database:
             end = self.end
             database.execute("INSERT OR REPLACE INTO slots VALUES (?, ?)", (slot, end))
         return end
 
     def acknowledge(self, slot: str, number: int) -> None:
-        """A log has everything up to a record. What no log needs is deleted."""
+        """Record that a log has everything up to a record, and delete records that no log needs any longer."""
         with self._commit() as database:
             database.execute("UPDATE slots SET acknowledged = max(acknowledged, ?) WHERE slot = ?", (number, slot))
             done = self._forget(database)
         self._delete(done, set())
 
     def drop_slot(self, slot: str) -> bool:
-        """Whether it existed."""
+        """Delete a slot. Return whether it existed."""
         with self._commit() as database:
             existed = database.execute("DELETE FROM slots WHERE slot = ?", (slot,)).rowcount > 0
             done = self._forget(database)

@@ -1,4 +1,4 @@
-"""Which columns a table has, and how an item's content fits them. Pure.
+"""Determines which columns a table has, and fits an item's content to them. Pure.
 
 The first item of a table determines its columns; later ones must fit. A column that only a later item has is added, and
 rows without it have NULL there. A value that does not fit is an error: it is never rounded, cut or dropped.
@@ -28,7 +28,7 @@ _KEPT: tuple[Callable[[pa.DataType], bool], ...] = (
 
 
 def log_type(found: pa.DataType) -> pa.DataType | None:
-    """The type in the log of values with this type; None if there is none."""
+    """Return the type in the log of values with this type; None if the log cannot hold them."""
     if pa.types.is_dictionary(found):
         return log_type(found.value_type)
     if any(is_kept(found) for is_kept in _KEPT):
@@ -51,7 +51,7 @@ def log_type(found: pa.DataType) -> pa.DataType | None:
 
 
 def column_types(table: Table | None, given: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """The types of the columns that are known before an item is read."""
+    """Return the types of the columns that are known before an item is read."""
     known = {} if table is None else {c.name: c.type.arrow for c in table.columns}
     return {**given, **known}
 
@@ -63,7 +63,7 @@ def fit_rows(
     key: tuple[str, ...],
     given: Mapping[str, pa.DataType],
 ) -> tuple[Table, pa.Table]:
-    """The table's shape with this content, and the content in the shape's columns. `table`: its shape before.
+    """Return the table's shape with this content, and the content in the shape's columns. `table`: its shape before.
 
     Raises:
         Unfit: the content does not fit.
@@ -142,8 +142,10 @@ def _names_of(key: tuple[str, ...]) -> str:
 
 
 def is_same(a: pa.ChunkedArray, b: pa.ChunkedArray) -> pa.ChunkedArray:
-    """For each value, whether both columns have the same: also NULL. Floats are compared by their bits: NaN is the same
-    as itself, and the two zeros differ."""
+    """Return, for each value, whether both columns have the same one; NULL equals NULL.
+
+    Floats are compared by their bits: NaN equals itself, and the two zeros differ.
+    """
     both_null = pc.and_(pc.is_null(a), pc.is_null(b))
     return pc.or_(pc.fill_null(pc.equal(_bits(a), _bits(b)), fill_value=False), both_null)
 

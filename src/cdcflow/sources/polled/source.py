@@ -1,4 +1,4 @@
-"""Implements `cdcflow.ports.Source` for what a `Poller` finds."""
+"""Implements `cdcflow.ports.Source` for the items that a `Poller` finds."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ class PolledSource:
         return Prepared(replace(checkpoint, position=position_of(number), source=state), history)
 
     def _poll_first(self, *, is_new: bool) -> None:
-        """Find what exists at a start. A poller that waits until something is complete needs a second poll."""
+        """Find, at a start, the items that exist. A poller that waits until something is complete needs a
+        second poll."""
         self._discovery.poll(retry=True)
         if is_new:
             self._wait_for_second_poll()
@@ -248,7 +249,7 @@ class PolledSource:
             stream.wake()
 
     def _stored_state(self, checkpoint: Checkpoint, log_id: str) -> dict[str, str]:
-        """What an earlier start stored; empty at the first start."""
+        """Return the state that an earlier start stored; empty at the first start."""
         if not checkpoint.source:
             return {}
         entries = StoredEntries(checkpoint.source, self._settings.kind, version=STATE_VERSION)
@@ -299,7 +300,7 @@ class PolledSource:
 
 
 class LedgerComparison:
-    """Implements `cdcflow.ports.Comparison`: the rows that the ledger has, against those of log and tables."""
+    """Implements `cdcflow.ports.Comparison`: compares the rows that the ledger has with those of log and tables."""
 
     digests: DigestSource | None = None
 
@@ -331,7 +332,7 @@ class LedgerComparison:
 
 
 def slot_of(log_id: str) -> str:
-    """The slot of a log."""
+    """Return the name of a log's slot."""
     return f"cdcflow_{log_id[:8]}"
 
 

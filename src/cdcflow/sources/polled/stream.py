@@ -99,7 +99,7 @@ class PolledStream:
     # ── records ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def wake(self) -> None:
-        """The ledger has grown."""
+        """Wake the stream, because the ledger has grown."""
         if not self._closed.is_set():
             self._descriptor.wake()
 
@@ -129,7 +129,7 @@ class PolledStream:
         )
 
     def _spool(self, record: Record, changes: FoundChanges) -> SpooledTransaction | None:
-        """Batch by batch: memory does not hold all of them at once."""
+        """Write a record's changes into a spool, batch by batch: memory does not hold all of them at once."""
         rows = SpooledRows()
         for batch in self._ledger.batches(changes.file):
             index = np.arange(len(batch), dtype=np.int64)
@@ -146,7 +146,7 @@ class PolledStream:
     # ── polling ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _poll_source(self) -> None:
-        """In the stream's own thread, until it is closed."""
+        """Poll periodically, in the stream's own thread, until the stream is closed."""
         seen = self._at
         while not self._closed.wait(self._poll_every_s):
             try:

@@ -1,6 +1,7 @@
-"""What of a source's rows leaves the source: row rules, column policies and new names, applied at its ports.
+"""Decides which parts of a source's rows leave the source: row rules, column policies and new names, applied at its
+ports.
 
-Every path by which rows leave a source passes through its ports, which this room implements around it:
+Every path by which rows leave a source passes through its ports, which this package implements around it:
 
     decoder ─▶ Stream.poll ────▶ PrivateStream ─────▶ capture ─▶ log
             └▶ Spool.write ────▶ PrivateSpool ──────▶ spool on disk

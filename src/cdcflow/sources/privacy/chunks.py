@@ -3,9 +3,9 @@
 Plans and cursors may contain keys (MySQL's do). If a policy is for a column of the key, they are encrypted on the way
 to the checkpoint, with a key that is derived from the policy's.
 
-Rows are read again by the keys that the log has. An encrypted key is decrypted for that. A hash cannot be:
-then the table is read through, and the rows whose hashed keys were requested remain. That is a chunk of several
-snapshots, as a range read through several connections is: what one of them does not see decides where it is placed.
+Rows are read again by the keys that the log has. An encrypted key is decrypted for that. A hash cannot be: then all
+rows of the table are read, and those whose hashed keys were requested are returned. That is a chunk of several
+snapshots, as a range read through several connections is: rows that one of them does not see decide where it is placed.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ SCAN_GROWTH = 8
 
 
 class PrivateChunks:
-    """Implements `cdcflow.capture.ports.chunks.ChunkSource`. Thread-safe. `deletes`: rows read by key for which a
-    filter does not hold are deletes, because the log may have them; a comparison excludes them."""
+    """Implements `cdcflow.capture.ports.chunks.ChunkSource`. Thread-safe.
+
+    `deletes`: whether rows read by key for which a filter does not hold become deletes, because the log may have them;
+    a comparison excludes them instead.
+    """
 
     def __init__(self, chunks: ChunkSource, rules: PolicyRules, *, deletes: bool = True) -> None:
         self._chunks = chunks
@@ -85,7 +88,7 @@ class PrivateChunks:
         self._chunks.close()
 
     def _read_leaving(self, chunk: Chunk, read: ChunkRead) -> ChunkRead:
-        """What was read, as it leaves the source."""
+        """Return the result of reading a chunk, with its rows as they leave the source."""
         if not isinstance(read.shape, Table):
             return replace(read, chunk=chunk)
         table = self._rules.shape(read.shape)
@@ -108,7 +111,7 @@ class PrivateChunks:
         )
 
     def _scan(self, chunk: Chunk, table: LeavingTable, keys: KeySet) -> ChunkRead:
-        """The rows with these hashed keys, of all rows of the table."""
+        """Read all rows of a table, and return those with these hashed keys."""
         planned = self._chunks.plan(chunk.table, 0)
         visibilities, found = list(planned.visibilities), list[pa.RecordBatch]()
         asked = replace(
@@ -146,8 +149,8 @@ class PrivateChunks:
 
 
 class PrivateDigests:
-    """Implements `cdcflow.capture.ports.comparison.DigestSource`: the server cannot digest what leaves under
-    policies."""
+    """Implements `cdcflow.capture.ports.comparison.DigestSource`. For a table with policies it reports that the server
+    cannot digest the rows as they leave."""
 
     def __init__(self, digests: DigestSource, rules: PolicyRules) -> None:
         self._digests = digests
@@ -196,8 +199,8 @@ class PrivateComparison:
 
 
 class PrivatePartReader:
-    """Implements `cdcflow.capture.ports.part_readers.PartReader`. `told` stays in memory: the source's own process
-    gets it."""
+    """Implements `cdcflow.capture.ports.part_readers.PartReader`. Its results' `told` is only passed in memory, to the
+    source's own process."""
 
     def __init__(self, reader: PartReader, rules: PolicyRules) -> None:
         self._reader = reader
@@ -215,7 +218,7 @@ class PrivatePartReader:
 
 
 def as_source(chunk: Chunk, table: LeavingTable | None) -> Chunk:
-    """A chunk with the plan and the cursor that the source wrote.
+    """Return a chunk with the plan and the cursor that the source wrote, decrypted.
 
     Raises:
         ValueError: other policies were in force when they were stored.

@@ -1,4 +1,4 @@
-"""What each policy does to a column's values, in columns. Pure.
+"""Applies each policy to a column's values, in columns. Pure.
 
 NULL stays NULL: a value that was not sent is one, too, and nothing may make it look like one that was.
 """
@@ -32,12 +32,13 @@ class Cipher(Protocol):
 
 
 def text_of(values: pa.Array) -> pa.Array:
-    """Values as text: what is hashed and encrypted. Raises pa.ArrowException for types without one."""
+    """Return values as text, which is what policies hash and encrypt. Raises pa.ArrowException for types
+    without one."""
     return values if pa.types.is_string(values.type) else values.cast(pa.string())
 
 
 def bytes_of(values: pa.Array) -> pa.Array:
-    """The bytes of values: their text in UTF-8, or themselves."""
+    """Return the bytes of values: their text in UTF-8, or the values themselves if they are bytes."""
     return values if pa.types.is_binary(values.type) else text_of(values).cast(pa.binary())
 
 
@@ -50,7 +51,11 @@ def constant_of(value: pa.Scalar) -> Convert:
 
 
 def mask_of(keep_last: int) -> Convert:
-    """`****`, and the last characters of texts that have at least twice as many. The length of the rest is hidden."""
+    """Return a conversion to `****`, followed by the last `keep_last` characters of texts that have at least twice as
+    many.
+
+    The length of the rest is hidden.
+    """
     whole = constant_of(pa.scalar(MASK))
     if not keep_last:
         return whole
@@ -73,7 +78,7 @@ def truncate_of(count: int) -> Convert:
 
 
 class CompiledHmac(Protocol):
-    """HMAC-SHA-256 with one key, as text after a prefix. None: the plain kernel must do it."""
+    """Computes HMAC-SHA-256 with one key, as text after a prefix. It returns None if the plain kernel must do it."""
 
     def digests(self, values: pa.Array) -> pa.Array | None: ...
 
@@ -105,7 +110,7 @@ COMPILED = cast("CompiledOpenssl | None", compiled_module("cdcflow.sources.priva
 
 
 def hash_of(key: bytes, prefix: str, compiled: CompiledOpenssl | None = COMPILED) -> Convert:
-    """HMAC-SHA-256 of each value's bytes in hexadecimal digits, after a prefix."""
+    """Return a conversion to HMAC-SHA-256 of each value's bytes in hexadecimal digits, after a prefix."""
     plain = _plain_hash(key, prefix)
     if compiled is None:
         return plain
@@ -119,7 +124,7 @@ def hash_of(key: bytes, prefix: str, compiled: CompiledOpenssl | None = COMPILED
 
 
 def _plain_hash(key: bytes, prefix: str) -> Convert:
-    """The same, plainly: the reference."""
+    """Return the plain conversion of `hash_of`, which is the reference."""
     key = hashlib.sha256(key).digest() if len(key) > _BLOCK else key
     key = key.ljust(_BLOCK, b"\0")
     # Copies of the two begun hashes: a third of the time of a call that begins with the key.
@@ -137,10 +142,11 @@ def _plain_hash(key: bytes, prefix: str) -> Convert:
 def encrypt_of(
     key: bytes, cipher: Cipher, nonce: bytes, prefix: str, compiled: CompiledOpenssl | None = COMPILED
 ) -> Convert:
-    """Each value's bytes encrypted, in URL-safe base64 after a prefix. `cipher`: the one of this key."""
+    """Return a conversion that encrypts each value's bytes, to URL-safe base64 after a prefix. `cipher`: the one of
+    this key."""
 
     def plain(values: pa.Array) -> pa.Array:
-        """Where OpenSSL has no AES-GCM-SIV: each distinct value once, as a Python object."""
+        """Encrypt without OpenSSL's AES-GCM-SIV: each distinct value once, as a Python object."""
         if values.null_count == len(values):
             return pa.nulls(len(values), pa.string())
         encoded = bytes_of(values).dictionary_encode()
@@ -161,8 +167,10 @@ def base64_texts(
     owners: Int64s | None,
     compiled: CompiledOpenssl | None = COMPILED,
 ) -> pa.Array:
-    """Bytes as texts: URL-safe base64 after a prefix, and NULL for None. `owners`: the place of each one's prefix;
-    None: all have the first."""
+    """Return bytes as texts: URL-safe base64 after a prefix, and NULL for None.
+
+    `owners`: for each content, the index of its prefix; None: all have the first.
+    """
     found = None if compiled is None else compiled.in_base64(contents, prefixes, owners)
     if found is not None:
         return found
@@ -175,7 +183,7 @@ def base64_texts(
 
 
 def to_base64(encrypted: bytes) -> str:
-    """What is encrypted, as text."""
+    """Return an encrypted value as text."""
     return base64.urlsafe_b64encode(encrypted).decode()
 
 
@@ -185,7 +193,8 @@ def from_base64(text: str) -> bytes:
 
 
 def _each_distinct(of: Callable[[bytes], str]) -> Convert:
-    """Apply a function to each distinct value of a column: such a function costs more than anything else here."""
+    """Return a conversion that applies a function to each distinct value of a column: such a function costs more than
+    anything else here."""
 
     def convert(values: pa.Array) -> pa.Array:
         if values.null_count == len(values):

@@ -203,7 +203,7 @@ class KeyFile:
         self._known.seen = self._known.size
 
     def _wrapped_keys(self, fd: int, persons: Sequence[bytes]) -> list[bytes | None]:
-        """The wrapped keys of known persons; None: erased."""
+        """Return the wrapped keys of known persons; None for an erased person."""
         known = self._known.wrapped
         if len(known) > _WRAPPED_MAX:
             known.clear()
@@ -215,10 +215,12 @@ class KeyFile:
 
 
 class _KnownRecords:
-    """What a process knows of the file: `size` bytes of whole records, of `seen`. `erased` are persons without a key,
-    `unsettled` those of them whose key is still in its record, and `wrapped` some of the wrapped keys.
+    """The records of the file that a process has read: `size` bytes of whole records.
 
-    Most persons are in a sorted array, with the numbers of their records: a dictionary takes four times the memory."""
+    `erased` are persons without a key, `unsettled` those of them whose key is still in its record, and `wrapped` some
+    of the wrapped keys. Most persons are in a sorted array, with the numbers of their records: a dictionary takes four
+    times the memory.
+    """
 
     def __init__(self) -> None:
         self.id = ""
@@ -236,7 +238,7 @@ class _KnownRecords:
         return not self.unsettled and self.size == self.seen
 
     def read(self, data: bytes) -> int:
-        """Add the records that follow, as far as they are whole; return how many those are."""
+        """Add the whole records that follow; return how many there were."""
         records = np.frombuffer(data, _RECORD, len(data) // _WIDTH)
         if not self.size and not _is_header(data):
             return 0
@@ -257,7 +259,8 @@ class _KnownRecords:
         return count
 
     def check_end(self, data: bytes, path: Path) -> None:
-        """Check what follows the last whole record. InvariantViolated: whole records follow it, so it is damaged."""
+        """Check the bytes after the last whole record. Raise InvariantViolated if whole records follow: the file is
+        damaged then."""
         records = np.frombuffer(data, _RECORD, len(data) // _WIDTH)
         if not self.size or _are_whole(records).any():
             raise InvariantViolated(
@@ -267,12 +270,12 @@ class _KnownRecords:
             )
 
     def unknown(self, persons: Sequence[bytes]) -> list[bytes]:
-        """Those of these persons that have no key and are not erased."""
+        """Return the persons among `persons` that have no key yet and were not erased."""
         unsure = [person for person in persons if person not in self.wrapped and person not in self.erased]
         return [person for person, place in zip(unsure, self.places(unsure).tolist(), strict=True) if place < 0]
 
     def places(self, persons: Sequence[bytes]) -> Int64s:
-        """The numbers of the records with the keys of these persons; -1 if there is none."""
+        """Return the numbers of the records with the keys of these persons; -1 for a person without a record."""
         if not len(self._sorted):
             return np.fromiter((self._recent.get(person, -1) for person in persons), np.int64, len(persons))
         wanted = np.array(persons, _PERSON)
@@ -283,7 +286,7 @@ class _KnownRecords:
         return found
 
     def makers(self) -> frozenset[str]:
-        """The fingerprints of the policies' keys that wrapped the keys that are left."""
+        """Return the fingerprints of the policies' keys that wrapped the remaining keys."""
         every = np.concatenate([self._sorted, np.array(list(self._recent), _PERSON)])
         left = every[~np.isin(every, np.array(list(self.erased), _PERSON))]
         return frozenset(maker.decode() for maker in np.unique(left.astype(f"S{MAKER_DIGITS}")).tolist())
@@ -313,7 +316,7 @@ def _are_whole(records: Records) -> Bools:
 
 
 def _leading(flags: Bools) -> int:
-    """How many are true before the first that is not."""
+    """Return how many of the flags are true before the first that is not."""
     return len(flags) if flags.all() else int(np.argmin(flags))
 
 

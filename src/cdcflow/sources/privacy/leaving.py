@@ -20,7 +20,8 @@ from cdcflow.sources.rows.row_rules import LeavingRows, RowRules, lists_of, rows
 
 @dataclass(frozen=True)
 class LeavingTable:
-    """`raw` as the source has it, and `table` as it leaves. `renamed`: new names by the names at the source."""
+    """A table with its settings. `raw`: as the source has it; `table`: as it leaves. `renamed`: new names by the names
+    at the source."""
 
     raw: Table
     table: Table
@@ -32,7 +33,7 @@ class LeavingTable:
     def of(
         cls, raw: Table, row_rules: RowRules | None, private: PrivateTable | None, renamed: Mapping[str, str]
     ) -> LeavingTable:
-        """Raises ConfigurationError if two columns would have one name."""
+        """Create the table as it leaves. Raises ConfigurationError if two columns would have one name."""
         shaped = raw if row_rules is None else row_rules.table
         left = shaped if private is None else private.table
         columns = tuple(replace(c, name=renamed.get(c.name, c.name)) for c in left.columns)
@@ -62,7 +63,7 @@ class LeavingTable:
 
     @property
     def digest_obstacles(self) -> Mapping[str, str]:
-        """Why the server cannot digest the rows as they leave, by column."""
+        """The reasons why the server cannot digest the rows as they leave, by column."""
         found = dict.fromkeys(self.policies, "it has a policy in tables")
         if self.row_rules is not None:
             where = self.row_rules.where
@@ -73,12 +74,14 @@ class LeavingTable:
     # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def changes(self, batch: ChangeBatch) -> ChangeBatch:
-        """Changes as they leave; `index` lacks the rows that do not."""
+        """Return changes as they leave; `index` lacks the rows that do not leave."""
         return self.leave(batch)[0]
 
     def leave(self, batch: ChangeBatch) -> tuple[ChangeBatch, KeySet | None]:
-        """The same, and the keys of rows that must be read again because columns were not sent that a filter or a
-        computed column needs."""
+        """Return changes as they leave, and the keys of rows that must be read again.
+
+        Those rows lack a column that a filter or a computed column needs: the source did not send it.
+        """
         found = LeavingRows(batch) if self.row_rules is None else self.row_rules.changes(batch)
         left = self._after_row_rules(found.batch)
         again = None if found.incomplete is None else pa.array(found.incomplete)
@@ -90,14 +93,15 @@ class LeavingTable:
         return left, KeySet(pa.Table.from_batches([left.rows.select(list(left.table.key)).filter(again)]))
 
     def found_by_key(self, batch: ChangeBatch) -> tuple[ChangeBatch, int]:
-        """A chunk's rows that were read by key, and how many of them leave as deletes because of the filter."""
+        """Return a chunk's rows that were read by key as they leave, and how many of them leave as deletes because of
+        the filter."""
         if self.row_rules is None:
             return self.changes(batch), 0
         found, deleted = self.row_rules.found_by_key(batch)
         return self._after_row_rules(found), deleted
 
     def rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Whole rows, in the raw table's `row_schema`."""
+        """Return whole rows, in the raw table's `row_schema`, as they leave."""
         found = rows if self.row_rules is None else self.row_rules.rows(rows)
         found = found if self.private is None else self.private.rows(found)
         return pa.RecordBatch.from_arrays(found.columns, schema=self.table.row_schema)
@@ -133,21 +137,21 @@ class LeavingTable:
         return self.private is not None and self.private.hides_keys
 
     def keys(self, keys: KeySet) -> KeySet:
-        """Keys as they leave the source."""
+        """Return keys as they leave the source."""
         found = keys if self.private is None else self.private.keys(keys)
         return self._renamed_keys(found, self.renamed)
 
     def raw_keys(self, keys: KeySet) -> KeySet | None:
-        """Keys as the source has them; None if a hash hides them.
+        """Return keys, given as they leave, as the source has them; None if a hash hides them.
 
         Raises:
-            ValueError: another key made them.
+            ValueError: they were encrypted with another key.
         """
         found = self._renamed_keys(keys, {new: old for old, new in self.renamed.items()})
         return found if self.private is None else self.private.raw_keys(found)
 
     def raw_names(self, names: Sequence[str]) -> list[str]:
-        """The names of columns at the source."""
+        """Return the names that these columns have at the source."""
         olds = {new: old for old, new in self.renamed.items()}
         return [olds.get(name, name) for name in names]
 
@@ -158,9 +162,9 @@ class LeavingTable:
     # ── texts that contain keys ─────────────────────────────────────────────────────────────────────────────
 
     def seal(self, text: str | None) -> str | None:
-        """A plan or a cursor, which may contain keys, for a checkpoint."""
+        """Encrypt a plan or a cursor, which may contain keys, for a checkpoint."""
         return text if self.private is None else self.private.seal(text)
 
     def unseal(self, text: str) -> str:
-        """Raises ValueError if another key sealed it."""
+        """Decrypt a plan or a cursor of a checkpoint. Raises ValueError if another key sealed it."""
         return text if self.private is None else self.private.unseal(text)

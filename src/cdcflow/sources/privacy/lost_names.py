@@ -1,9 +1,9 @@
-"""Names of columns after a part of the source's log was lost, where columns have no numbers.
+"""Doubts names of columns after a part of the source's log was lost, where columns have no numbers.
 
 A statement in that part may have given a name that the settings use to another column, and nothing in the table's shape
 shows it for certain. If its columns have another order, or one is gone, the table fails, alone, until an operator has
 checked the names: its rows would leave with the rules of other columns. A checkpoint has such tables with the rules
-that they had: other rules, or the names under `optional`, are an operator's word.
+that they had: other rules, or the names under `optional`, show that an operator has checked them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cdcflow.sources.privacy.policies import misfit
 
 @dataclass(frozen=True, slots=True)
 class DoubtfulNames:
-    """The names of columns that may mean others, and the table's rules as a text."""
+    """Names of columns of a table that may mean other columns now, and the table's rules as a text."""
 
     names: tuple[str, ...]
     rules: str
@@ -32,7 +32,7 @@ ENTRY = "names_in_doubt"
 
 
 def names_in_doubt(before: Table, now: Table, used: Collection[str]) -> tuple[str, ...]:
-    """The names, in lower case, of those in `used` that another column may have now. `before`: the table's shape before
+    """Return, in lower case, the names in `used` that another column may have now. `before`: the table's shape before
     the lost part."""
     earlier, later = ([c.name.lower() for c in table.columns] for table in (before, now))
     if not frozenset(earlier) <= frozenset(later):
@@ -55,12 +55,12 @@ def lost_names_misfit(table: TableId, found: DoubtfulNames) -> TableMisfit:
 
 
 def read_lost_names(source: Mapping[str, str]) -> LostNames:
-    """Those in a checkpoint's `source`."""
+    """Read the lost names in a checkpoint's `source`."""
     listed = json.loads(source.get(ENTRY, "[]"))
     return {TableId(schema, name): DoubtfulNames(tuple(names), rules) for schema, name, names, rules in listed}
 
 
 def lost_names_as_json(found: LostNames) -> dict[str, str]:
-    """The entry of a checkpoint's `source`; empty if there are none."""
+    """Return the entry of a checkpoint's `source` for lost names; empty if no name was lost."""
     listed = [[table.schema, table.name, one.names, one.rules] for table, one in found.items()]
     return {ENTRY: json.dumps(listed)} if found else {}

@@ -1,14 +1,11 @@
-"""Changes that came without the person of a value, or without a value of a new person. Pure.
+"""Handles changes that arrived without the person of a value, or without a value of a new person. Pure.
 
 A value that was not sent keeps its encrypted text, which an earlier person's key made if the row has another person
 now. Nothing shows whether it has: the row is read again by its key.
 
-| the value | its person | |
-| --- | --- | --- |
-| sent | sent | it is encrypted |
-| sent | not sent | whose it is, is unknown: it leaves as not sent, and the row is read again |
-| not sent | sent | it may be of another person now: the row is read again, unless the person is part of its key |
-| not sent | not sent | neither changed |
+| the value | its person | | | --- | --- | --- | | sent | sent | it is encrypted | | sent | not sent | whose it is, is
+unknown: it leaves as not sent, and the row is read again | | not sent | sent | it may be of another person now: the row
+is read again, unless the person is part of its key | | not sent | not sent | neither changed |
 """
 
 from __future__ import annotations
@@ -26,8 +23,10 @@ from cdcflow.sources.engine.row_images import unchanged_names
 
 
 def without_unknown_persons(table: Table, rows: pa.RecordBatch, persons: Mapping[str, str]) -> pa.RecordBatch:
-    """The same changes, in which a value whose person was not sent counts as not sent. `persons`: their columns
-    by the columns with the values."""
+    """Return the changes, in which a value whose person was not sent counts as not sent.
+
+    `persons`: maps each column with such values to the column with their persons.
+    """
     lists = rows.column(UNCHANGED)
     if lists.null_count == len(lists):
         return rows
@@ -49,7 +48,7 @@ def without_unknown_persons(table: Table, rows: pa.RecordBatch, persons: Mapping
 
 
 def rows_to_reread(table: Table, rows: pa.RecordBatch, persons: Mapping[str, str]) -> pa.Array | None:
-    """Which changes must be read by key, for these columns and their persons; None if no change must."""
+    """Return which changes must be read by key because of these columns and their persons; None if no change must."""
     lists = rows.column(UNCHANGED)
     if lists.null_count == len(lists):
         return None
@@ -67,7 +66,7 @@ def rows_to_reread(table: Table, rows: pa.RecordBatch, persons: Mapping[str, str
 
 
 def _omitted_values(table: Table, lists: pa.Array) -> Bools:
-    """Which values were not sent: a row for each column of the table, and an entry for each change."""
+    """Return which values were not sent: a row for each column of the table, and an entry for each change."""
     omitted = np.zeros((len(table.columns), len(lists)), np.bool_)
     names = pa.array([column.name for column in table.columns], pa.string())
     column = pc.index_in(lists.flatten(), names).to_numpy(zero_copy_only=False)

@@ -35,42 +35,47 @@ class PersonKeys(Protocol):
     same ones at a time. `key_file.KeyFile` implements it in a file; a key service can implement it instead."""
 
     def identity(self) -> str:
-        """Distinguishes these keys from those that were created another time; "" if none were created yet."""
+        """Return a text that distinguishes these keys from those that were created another time; "" if none were
+        created yet."""
         ...
 
     def create(self) -> None:
-        """Create them, empty and durable, unless they exist."""
+        """Create the store of keys, empty and durable, unless it exists."""
         ...
 
     def use(self, persons: Sequence[str], new: Wrap) -> AbstractContextManager[Mapping[str, bytes | None]]:
-        """The wrapped keys of these persons; None: the person is erased. No `erase` returns before the context ends.
+        """Provide the wrapped keys of these persons; None for an erased person. No `erase` returns before the context
+        ends.
 
-        `new` makes the key of a person who has none; it is durable when the context begins.
+        `new` creates the key of a person who has none; it is durable when the context begins.
 
         Raises:
-            ConfigurationError: they do not exist, or were replaced since they were opened.
+            ConfigurationError: the keys do not exist, or were replaced since they were opened.
             SinkUnavailable: they cannot be read or written at present.
         """
         ...
 
     def find(self, person: str) -> bytes | None:
-        """The wrapped key of one person; None: erased. KeyError: the person is unknown."""
+        """Return the wrapped key of one person; None if the person is erased. Raises KeyError if the person is
+        unknown."""
         ...
 
     def erase(self, persons: Sequence[str]) -> None:
-        """Destroy the keys of these persons and make none for them again. On return this is durable, and every process
-        knows it before it encrypts anything else."""
+        """Destroy the keys of these persons, and never create others for them.
+
+        On return this is durable, and every process knows it before it encrypts anything else.
+        """
         ...
 
     def makers(self) -> frozenset[str]:
-        """The fingerprints of the policies' keys that wrapped the keys that are left."""
+        """Return the fingerprints of the policies' keys that wrapped the remaining keys."""
         ...
 
     def close(self) -> None: ...
 
 
 class PersonEncryption:
-    """A policy's conversion of values with the keys of their persons. Thread-safe."""
+    """Converts the values of a policy with the keys of their persons. Thread-safe."""
 
     def __init__(self, key: PolicyKey, keys: PersonKeys, compiled: CompiledOpenssl | None = COMPILED) -> None:
         self._keys = keys
@@ -82,8 +87,10 @@ class PersonEncryption:
         self._ciphers = _Unwrapped[Cipher](self._maker.unwrap)
 
     def convert(self, values: pa.Array, persons: pa.Array) -> pa.Array:
-        """Each value encrypted with the key of the person in the same row, NULL if that person is erased. A value
-        without a person is encrypted with the policy's key. Each distinct pair once."""
+        """Encrypt each value with the key of the person in the same row; the result is NULL if that person is erased.
+
+        A value without a person is encrypted with the policy's key. Each distinct pair is encrypted once.
+        """
         if values.null_count == len(values):
             return pa.nulls(len(values), pa.string())
         content, owners = bytes_of(values).dictionary_encode(), bytes_of(persons).dictionary_encode()
@@ -101,7 +108,7 @@ class PersonEncryption:
         return made.take(pa.array(where, mask=is_null))
 
     def _encrypt(self, values: pa.Array, people: pa.Array, owner: Int64s) -> pa.Array:
-        """Each value with the key of its owner: a place in `people`, ascending; -1 if it has no owner."""
+        """Encrypt each value with the key of its owner: an index into `people`, ascending; -1 if it has no owner."""
         alone = int(np.searchsorted(owner, 0))
         owners, numbers = np.unique(owner[alone:], return_inverse=True)
         persons = self._maker.persons(people.take(pa.array(owners))) if len(owners) else []
@@ -115,7 +122,8 @@ class PersonEncryption:
     def _with_keys(
         self, values: pa.Array, persons: Sequence[tuple[str, bytes | None]], prefixes: Sequence[str], owners: Int64s
     ) -> pa.Array:
-        """Each value with the key of its owner: a place in `persons`, which are the persons and their wrapped keys."""
+        """Encrypt each value with the key of its owner: an index into `persons`, which are the persons and their
+        wrapped keys."""
         if self._compiled is not None:
             keys = [self._data_keys.of(*person) for person in persons]
             found = self._compiled.encrypt_values(values, keys, prefixes, NONCE, owners)
@@ -131,14 +139,14 @@ class PersonEncryption:
 
 
 class _Unwrapped(Generic[Key]):
-    """Unwrapped keys of persons, of the most recent ones."""
+    """Caches the unwrapped keys of the most recent persons."""
 
     def __init__(self, unwrap: Callable[[str, bytes], Key]) -> None:
         self._unwrap = unwrap
         self._known: dict[str, tuple[bytes, Key]] = {}
 
     def of(self, person: str, wrapped: bytes | None) -> Key | None:
-        """The key of a person; None: erased."""
+        """Return the key of a person; None if the person is erased."""
         if wrapped is None:
             self._known.pop(person, None)
             return None

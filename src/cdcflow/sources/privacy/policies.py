@@ -38,8 +38,8 @@ _TEXTS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class PrivacyPolicy:
-    """A policy for columns. `text` describes it without a secret, and is equal for equal policies; `key` is that of
-    `hash` and `encrypt`, `persons` what encrypts by persons."""
+    """A policy for columns. `text` describes it without a secret, and is equal for equal policies; `key` is the key of
+    `hash` and `encrypt`; `persons` encrypts by persons, for a policy with `key_by`."""
 
     rule: ColumnRule
     text: str
@@ -48,7 +48,8 @@ class PrivacyPolicy:
 
     @classmethod
     def of(cls, rule: ColumnRule, persons: PersonKeys | None = None) -> PrivacyPolicy:
-        """`persons`: the keys for policies with `key_by`. Raises ConfigurationError if its key cannot be used."""
+        """Create the policy of a rule. `persons`: the keys for policies with `key_by`. Raises ConfigurationError if its
+        key cannot be used."""
         name = rule.kind
         if rule.word is not None:
             return cls(rule, name)
@@ -70,7 +71,7 @@ class PrivacyPolicy:
 
     @property
     def key_by(self) -> tuple[str, ...]:
-        """The names of the column whose values are the persons that it encrypts by."""
+        """The name of the column whose values are the persons that the policy encrypts by; empty if it does not."""
         return self.rule.key_by
 
     @property
@@ -82,7 +83,7 @@ class PrivacyPolicy:
         return self.rule.encrypt is not None and self.persons is None
 
     def apply(self, table: TableId, column: Column) -> tuple[Column | None, Convert]:
-        """The column as it leaves the source (`None` if it is dropped), and the conversion of its values.
+        """Return the column as it leaves the source (None if it is dropped), and the conversion of its values.
 
         Raises:
             ConfigurationError: the policy makes no sense for the column's type.

@@ -70,14 +70,13 @@ class _TableEntry:
 
     @property
     def columns(self) -> frozenset[str]:
-        """Those that it has a policy or a name for."""
+        """The columns that the entry has a policy or a name for."""
         return frozenset(self.policies) | frozenset(self.renamed)
 
 
 @dataclass(frozen=True, slots=True)
 class RowExpression:
-    """How the settings compute a value: an expression as a tree, or the settings of a function; `text` identifies
-    it."""
+    """A setting that computes a value: an expression as a tree, or the settings of a function; `text` identifies it."""
 
     text: str
     tree: Expression | TransformSettings
@@ -89,15 +88,15 @@ class RowExpression:
         return cls(str(given), parse(str(given)))
 
     def columns_in(self, table: Table, followed: Mapping[str, str] = NOT_FOLLOWED) -> dict[str, str]:
-        """The names of columns that it has, with the column of the table that each means."""
+        """Return the names of columns in the expression, each with the column of the table that it means."""
         if isinstance(self.tree, TransformSettings):
             return transform_columns(self.tree, table, followed)
         return columns_named(self.tree, table.row_schema, followed)
 
 
 class PolicyRules:
-    """The entries of `tables`. Thread-safe: what it remembers are results that are always the same, and sets that
-    only grow."""
+    """The entries of `tables`. Thread-safe: it remembers only results that are always the same, and sets that only
+    grow."""
 
     def __init__(
         self,
@@ -131,7 +130,7 @@ class PolicyRules:
         return any(policy.key is not None for entry in self._entries for policy in entry.policies.values())
 
     def __getstate__(self) -> Mapping[str, object]:
-        """For other processes: the entries with their keys, which those processes cannot read."""
+        """Return the entries with their keys for other processes, which cannot read those."""
         mine = {"_entries": self._entries, "person_keys": None, "_follows_numbers": self._follows_numbers}
         followed = {"_names": self._names, "_numbers": self._numbers, "successors": self.successors}
         followed["lost_names"] = self.lost_names
@@ -141,7 +140,7 @@ class PolicyRules:
         self.__dict__.update(state)
 
     def shape(self, table: Table) -> LeavingTable | None:
-        """How a table leaves the source; None: unchanged.
+        """Return how a table leaves the source; None if it leaves unchanged.
 
         Raises:
             TableMisfit: a policy or an expression makes no sense for its columns, or a column is missing; or the table
@@ -214,13 +213,14 @@ class PolicyRules:
     # ── columns that expressions use ────────────────────────────────────────────────────────────────────────
 
     def _followed_names(self, table: Table, setting: str) -> Mapping[str, str]:
-        """The present names of the columns whose numbers are known for an expression."""
+        """Return the current names of an expression's columns whose numbers are known, by the names in the
+        expression."""
         known = self._numbers.get((table.id, table.incarnation), {}).get(setting, {})
         names = {c.number: c.name for c in table.columns}
         return {name: names[number] for name, number in known.items() if number in names}
 
     def _numbers_of(self, table: Table) -> dict[str, dict[str, int]]:
-        """The numbers of the columns that expressions use, for all that are known by now."""
+        """Return, for each expression, the numbers known so far of the columns that it uses."""
         numbers = {c.name: c.number for c in table.columns}
         found = {}
         for setting, text in self._row_texts(table).settings.items():
@@ -230,8 +230,10 @@ class PolicyRules:
         return found
 
     def mistaken_name(self, table: TableId, renamed: Iterable[tuple[str, str]]) -> TableMisfit | None:
-        """Why a statement that renames columns leaves the settings with the name of another column; None if it does
-        not. `renamed`: earlier and new names. Where columns keep their numbers, nothing is mistaken."""
+        """Return the error for a statement after which a name in the settings means another column; None if none does.
+
+        `renamed`: the earlier and new names of columns. If columns keep their numbers, no name can be mistaken.
+        """
         last = self._last_leaving(table)
         if last is None or self._follows_numbers:
             return None
@@ -246,8 +248,10 @@ class PolicyRules:
         return None
 
     def lose_names(self, tables: Iterable[Table], shape_before: Callable[[TableId], Table | None]) -> None:
-        """Doubt names of columns that the settings use, after a part of the source's log was lost. `shape_before`: a
-        table's shape before that part, if it had rules."""
+        """Doubt names of columns that the settings use, after a part of the source's log was lost.
+
+        `shape_before` returns a table's shape before that part, if the table had rules.
+        """
         if self._follows_numbers:
             return
         for table in tables:
@@ -257,18 +261,18 @@ class PolicyRules:
                 self.lost_names = {**self.lost_names, table.id: DoubtfulNames(names, self._rules_text(table))}
 
     def _names_by_settings(self, table: Table) -> list[str]:
-        """The names of columns, in lower case, that the settings use and that the table may not lack."""
+        """Return the names of columns, in lower case, that the settings use and that the table may not lack."""
         used = {name.lower() for text in self._row_texts(table).settings.values() for name in text.columns_in(table)}
         used |= {name.strip('"') for name in used} | set(self._policies_by_name(table.id)) | self._new_names(table.id)
         return sorted(used & {c.name.lower() for c in table.columns} - self._optional_of(table.id))
 
     def _rules_text(self, table: Table) -> str:
-        """What an operator may have changed about a table's rules."""
+        """Return a text of the table's rules, which differs if an operator has changed them."""
         stored = self.to_store(table)
         return json.dumps([dict(stored.texts), stored.rows.to_json(), sorted(self._optional_of(table.id))])
 
     def latest(self, table: TableId) -> LeavingTable | None:
-        """How a table last left the source; None: unchanged.
+        """Return how a table last left the source; None if it left unchanged.
 
         Raises:
             InvariantViolated: it has policies, and never left it.
@@ -280,13 +284,14 @@ class PolicyRules:
         return self._latest.get(table)
 
     def table_leaving(self, table: Table) -> Table:
-        """The table as it leaves the source. Raises TableMisfit as `shape`."""
+        """Return the table as it leaves the source. Raises TableMisfit as `shape`."""
         found = self.shape(table)
         return table if found is None else found.table
 
     def known_leaving(self, table: Table) -> Table:
-        """The same; a table that the settings no longer fit, as it last left. One that may be another table: without
-        values.
+        """Return the table as it leaves the source; if the settings no longer fit it, as it last left.
+
+        A table that may be a different one of that name is returned without the values that older rows have.
 
         Raises:
             TableMisfit: it never left with these settings.
@@ -301,8 +306,8 @@ class PolicyRules:
             return replace(last.table, incarnation=table.incarnation)
 
     def check_new(self, table: Table) -> None:
-        """Check a table that a source finds. One that was captured with these settings is not refused when it no longer
-        fits them.
+        """Check a table that a source finds. A table that was captured with these settings is accepted even if they no
+        longer fit it.
 
         Raises:
             TableMisfit: it is new, and the settings do not fit it.
@@ -310,7 +315,7 @@ class PolicyRules:
         self.known_leaving(table)
 
     def misfit_of(self, table: Table) -> TableMisfit | None:
-        """Why the settings do not fit this shape of a table; None if they do."""
+        """Return why the settings do not fit this shape of a table; None if they do."""
         try:
             self.shape(table)
         except TableMisfit as error:
@@ -318,18 +323,18 @@ class PolicyRules:
         return None
 
     def _last_leaving(self, table: TableId) -> LeavingTable | None:
-        """How a table last left the source: in this process, or before the start if these settings fit that."""
+        """Return how a table last left the source: in this process, or before the start if these settings fit that."""
         found, stored = self._latest.get(table), self._stored_raw.get(table)
         if found is None and stored is not None and self.misfit_of(stored) is None:
             found = self._latest.get(table)
         return found
 
     def text_of(self, table: Table) -> dict[str, str]:
-        """The policies of a table's columns as texts."""
+        """Return the policies of a table's columns as texts."""
         return {name: self._text_of(policy) for name, policy in self._policies(table).items()}
 
     def learn(self, before: Iterable[StoredPolicies]) -> None:
-        """Know the tables of the last start, and follow their columns if columns keep their numbers."""
+        """Remember the tables of the last start, and follow their columns if columns keep their numbers."""
         for stored in before:
             self._stored_raw[stored.raw.id] = stored.raw
             if self._follows_numbers:
@@ -338,7 +343,8 @@ class PolicyRules:
                 self._numbers[place] = {**self._numbers_at(stored), **self._numbers.get(place, {})}
 
     def _numbers_at(self, stored: StoredPolicies) -> dict[str, dict[str, int]]:
-        """The numbers of the columns that expressions used at the last start, of those that are still the same."""
+        """Return, for the expressions that are unchanged since the last start, the numbers of the columns that they
+        used then."""
         numbers = {c.name: c.number for c in stored.raw.columns}
         texts = stored.rows.texts
         return {
@@ -349,8 +355,8 @@ class PolicyRules:
         }
 
     def names_by_number(self, table: Table) -> Mapping[int, str]:
-        """The numbers of columns that had a policy in this table so far, with the names that the settings have, if it
-        follows numbers."""
+        """Map the number of each column that ever had a policy in this table to its name in the settings, if numbers
+        are followed."""
         return self._names.get((table.id, table.incarnation), {})
 
     def _text_of(self, policy: PrivacyPolicy) -> str:
@@ -359,7 +365,7 @@ class PolicyRules:
         return policy.text + _IN_KEYS + keys
 
     def to_store(self, table: Table) -> StoredPolicies:
-        """What a checkpoint stores of the table's rules."""
+        """Return the table's rules in the form that a checkpoint stores."""
         found = self._row_texts(table)
         where = None if found.where is None else found.where.text
         computed = {name: one.text for name, one in found.computed.items()}
@@ -369,7 +375,7 @@ class PolicyRules:
         return StoredPolicies(self.text_of(table), table, rows, names)
 
     def _numbers_to_store(self, table: Table, texts: RowTexts) -> dict[str, dict[str, int]]:
-        """The numbers of columns that expressions use under names that are not theirs now."""
+        """Return the numbers of columns that expressions use under names that these columns no longer have."""
         own = {c.name: c.number for c in table.columns}
         found: dict[str, dict[str, int]] = {}
         for setting, known in self._numbers.get((table.id, table.incarnation), {}).items():
@@ -408,9 +414,10 @@ class PolicyRules:
     def check_names(
         self, tables: Iterable[TableId], captured: Collection[TableId], private: Collection[TableId] = ()
     ) -> None:
-        """Check that each table that `tables` names is or was captured. `captured`: those that were before; `private`:
-        those of them that had policies. One that was before may have been dropped, or may be a new table without
-        policies (`successors`).
+        """Check that each table that `tables` names is or was captured.
+
+        `captured`: the tables that were captured before; `private`: those of them that had policies. A table that was
+        captured before may have been dropped, or may be a new table without policies (`successors`).
 
         Raises:
             ConfigurationError: one is not.
@@ -426,20 +433,20 @@ class PolicyRules:
         self.successors = successors(known, captured, [*exact, *private], self._is_named, self.successors)
 
     def private_among(self, captured: Iterable[TableId]) -> list[TableId]:
-        """Those of the tables that leave otherwise than the source has them, or would."""
+        """Return those of the tables that leave, or would leave, otherwise than the source has them."""
         return [t for t in captured if self._latest.get(t) is not None or t in self.lost_names]
 
     def _is_named(self, table: TableId) -> bool:
         return any(entry.pattern.matches(table) for entry in self._entries)
 
     def _expected_of(self, then: StoredPolicies) -> frozenset[str]:
-        """The names that a table's columns must still have: those with a policy at the last start, and those that had a
-        new name then and have one now."""
+        """Return the names that a table's columns must still have: those with a policy at the last start, and those
+        that had a new name then and have one now."""
         renamed = _lower(then.rows.renamed) & self._new_names(then.raw.id)
         return (then.settings_names - _lower(then.rows.computed)) | renamed
 
     def unused_names(self, tables: Sequence[Table]) -> list[str]:
-        """Patterns that match no table, and columns that no table which their pattern matches has."""
+        """Return patterns that match no table, and columns that no table which their pattern matches has."""
         found = []
         for entry in self._entries:
             matched = [t for t in tables if entry.pattern.matches(t.id)]
@@ -456,7 +463,7 @@ class PolicyRules:
         return {column: given[name] for column, name in self._names_of(table).items()}
 
     def _policies_by_name(self, table: TableId) -> dict[str, PrivacyPolicy]:
-        """The policies for a table by the names of columns that the settings have."""
+        """Return the policies for a table, by the names of columns in the settings."""
         found: dict[str, PrivacyPolicy] = {}
         for entry in self._entries:
             if entry.pattern.matches(table):
@@ -465,8 +472,8 @@ class PolicyRules:
         return found
 
     def _names_of(self, table: Table) -> dict[str, str]:
-        """By columns of the table that have a policy the names by which the settings have it: their own, or, if they
-        were renamed, an earlier one."""
+        """Map each column of the table that has a policy to its name in the settings: its own, or an earlier one if it
+        was renamed."""
         given, earlier = self._policies_by_name(table.id), self.names_by_number(table)
         found = {}
         for column in table.columns:
@@ -522,7 +529,7 @@ WHERE = "where"
 
 
 def _setting_of(computed: str) -> str:
-    """What identifies a computed column among the expressions of a table."""
+    """Return the key of a computed column among the expressions of a table."""
     return f"computed.{computed}"
 
 
@@ -600,8 +607,8 @@ _IN_KEYS = ", with person keys "
 
 
 def _check_person_keys(table: Table, then: Mapping[str, str], now: Mapping[str, str]) -> None:
-    """Check that policies which are the same as then have the same keys of persons: with others, who was erased would
-    be unknown."""
+    """Check that policies which are the same at both starts have the same keys of persons: with others, it would be
+    unknown who was erased."""
     for name, text in then.items():
         policy, _, keys = text.partition(_IN_KEYS)
         same, _, current = now.get(name, "").partition(_IN_KEYS)
@@ -649,9 +656,10 @@ class StoredRowRules:
         return [f"{name}: {before} → {after}" for name, before, after in pairs if before != after]
 
     def raw(self, logged: Table, source: Table) -> Table:
-        """A table of the log with the names and columns that it has at the source, where it was `source` at the start.
+        """Return a table of the log with the names and columns that it has at the source, where it was `source` at the
+        start.
 
-        By the numbers of columns: the log may have no row yet since the settings gave a column another name.
+        Columns are matched by their numbers: the log may have no row yet since the settings gave a column another name.
         """
         names = {c.number: c.name for c in source.columns if c.name in self.renamed}
         olds = {c.name: names.get(c.number, c.name) for c in logged.columns}
@@ -662,7 +670,8 @@ class StoredRowRules:
         )
 
     def _is_computed(self, column: Column, source: Table) -> bool:
-        """Numbers alone show it only where the source counts its columns: elsewhere numbers are hashes of names."""
+        """Whether a column is a computed one. Numbers alone show that only if the source counts its columns: otherwise
+        numbers are hashes of names."""
         numbers = [c.number for c in source.columns]
         is_counted = max(numbers) < _COUNTED_BELOW
         is_listed = column.name in self.computed and column.number not in numbers
@@ -677,7 +686,9 @@ NO_ROW_RULES = StoredRowRules()
 @dataclass(frozen=True, slots=True)
 class StoredPolicies:
     """The policies of a table at a start: a text for each column that had one, and the table as the source had it.
-    `names`: by the numbers of columns the names that the settings had, if they are not those of the columns."""
+
+    `names`: maps the numbers of columns to the names that the settings had, if these differ from the columns' own.
+    """
 
     texts: Mapping[str, str]
     raw: Table
@@ -692,18 +703,19 @@ class StoredPolicies:
 
     @property
     def names_by_number(self) -> Mapping[int, str]:
-        """By the numbers of columns with a policy, and of those that were dropped, the names that the settings had."""
+        """Maps the number of each column with a policy, dropped or not, to the name that the settings had."""
         return {**{c.number: c.name.lower() for c in self.raw.columns if c.name in self.texts}, **self.names}
 
     def differences(self, now: StoredPolicies) -> list[str]:
-        """What is different now, each as a text."""
+        """Return the differences to the policies `now`, each as a text."""
         then = self._texts_in(now.raw)
         names = [n for n in dict.fromkeys([*now.texts, *then]) if then.get(n) != now.texts.get(n)]
         found = [f"{n}: {then.get(n, 'no policy')} → {now.texts.get(n, 'no policy')}" for n in names]
         return [*found, *self.rows.differences(now.rows)]
 
     def _texts_in(self, table: Table) -> Mapping[str, str]:
-        """The texts by the names that the columns have in this shape, without those of columns that were dropped."""
+        """Return the texts by the names that the columns have in this shape, without those of columns that were
+        dropped."""
         if self.raw.incarnation != table.incarnation:
             return self.texts
         names = {c.number: c.name for c in self.raw.columns}
@@ -730,7 +742,8 @@ def without_stored(source: Mapping[str, str]) -> dict[str, str]:
 def with_stored(
     source: Mapping[str, str], rules: PolicyRules, tables: Iterable[Table], before: Mapping[TableId, StoredPolicies]
 ) -> dict[str, str]:
-    """`source` with the policies of these tables, and those of tables that are gone: the log still has rows of them."""
+    """Return `source` with the policies of these tables, and those of tables that are gone: the log still has rows of
+    them."""
     now = {t.id: rules.to_store(t) for t in tables}
     found = [
         (stored.texts, _without_values(stored.raw, stored.texts).to_text(), *_more_of(stored))
@@ -748,7 +761,7 @@ def _more_of(stored: StoredPolicies) -> list[object]:
 
 
 def _without_values(table: Table, names: Collection[str]) -> Table:
-    """The table without what older rows have in these columns: a policy applies to that, too."""
+    """Return the table without the values that older rows have in these columns: a policy applies to those, too."""
     return replace(table, columns=tuple(replace(c, missing=None) if c.name in names else c for c in table.columns))
 
 

@@ -1,7 +1,7 @@
-"""The keys of policies: made from secrets of the settings, each for one purpose.
+"""The keys of policies: derived from secrets of the settings, each for one purpose.
 
-A hash uses the secret itself, so that other programs can compute the same HMAC-SHA-256. The keys for
-encryption are derived from it by HKDF with SHA-512: a hash of a chosen value is never one of them.
+A hash uses the secret itself, so that other programs can compute the same HMAC-SHA-256. The keys for encryption are
+derived from it by HKDF with SHA-512: a hash of a chosen value is never one of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PERSON_DIGITS = 32
 
 @dataclass(frozen=True, slots=True)
 class PolicyKey:
-    """A secret and its `id`. Never shown: `fingerprint` is, which does not reveal it."""
+    """A secret and its `id`. The secret is never shown; `fingerprint`, which does not reveal it, is."""
 
     id: str
     _secret: bytes
@@ -47,7 +47,7 @@ class PolicyKey:
 
     @classmethod
     def read(cls, settings: ColumnKey) -> PolicyKey:
-        """Raises ConfigurationError if the secret does not exist or is too short."""
+        """Read a secret. Raises ConfigurationError if it does not exist or is too short."""
         found = secret(settings.key) or ""
         if len(found) < SECRET_MIN or len(set(found)) < SECRET_MIN // 4:
             raise ConfigurationError(
@@ -63,7 +63,7 @@ class PolicyKey:
 
     @property
     def fingerprint(self) -> str:
-        """Tells two keys apart."""
+        """A text that distinguishes keys."""
         return self._derive("fingerprint", MAKER_DIGITS // 2).hex()
 
     def hash(self) -> Convert:
@@ -73,27 +73,28 @@ class PolicyKey:
         return encrypt_of(self._derive("encrypt", 32), self._cipher("encrypt"), NONCE, self.prefix)
 
     def decrypt(self, value: str) -> bytes:
-        """Raises ValueError if this key did not make the value."""
+        """Decrypt a value. Raises ValueError if it was encrypted with another key."""
         if not value.startswith(self.prefix):
             raise ValueError("another key made this value")
         return _open(self._cipher("encrypt"), value.removeprefix(self.prefix))
 
     def person_keys(self) -> PersonKeyMaker:
-        """What makes and reads the keys of persons."""
+        """Return the object that creates and reads the keys of persons."""
         hashed = hash_of(self._derive("person", 32), f"{self.fingerprint}-")
         return PersonKeyMaker(hashed, self._cipher("person key"))
 
     def person_in(self, value: str) -> str | None:
-        """The person for whom a value was encrypted; None: for none, or this key did not wrap the person's."""
+        """Return the person for whom a value was encrypted; None if for none, or if another policy's key wrapped the
+        person's."""
         person, dot, _ = value.removeprefix(self.prefix).partition(".")
         return f"{self.fingerprint}-{person}" if dot and value.startswith(self.prefix) else None
 
     def seal(self, text: str) -> str:
-        """A text of a checkpoint that contains keys of rows."""
+        """Encrypt a text of a checkpoint that contains keys of rows."""
         return base64.urlsafe_b64encode(self._cipher("checkpoint").encrypt(NONCE, text.encode(), None)).decode()
 
     def unseal(self, text: str) -> str:
-        """Raises ValueError if this key did not make the text."""
+        """Decrypt a text of a checkpoint. Raises ValueError if another key sealed it."""
         return _open(self._cipher("checkpoint"), text).decode()
 
     def _cipher(self, purpose: str) -> AESGCMSIV:
@@ -105,26 +106,27 @@ class PolicyKey:
 
 @dataclass(frozen=True, slots=True)
 class PersonKeyMaker:
-    """Makes the keys of persons for one policy's key, and wraps them in it."""
+    """Creates the keys of persons for one policy's key, and wraps them with it."""
 
     _hash: Convert
     _cipher: Cipher
 
     def persons(self, values: pa.Array) -> list[str]:
-        """For each value of a `key_by` column the person: the fingerprint of the policy's key and a keyed hash."""
+        """Return the person for each value of a `key_by` column: the fingerprint of the policy's key and a
+        keyed hash."""
         found: list[str] = pc.utf8_slice_codeunits(self._hash(values), 0, MAKER_DIGITS + 1 + PERSON_DIGITS).to_pylist()
         return found
 
     def wrapped_key(self, person: str) -> bytes:
-        """A new key, wrapped so that it is of use for this person alone."""
+        """Return a new key, wrapped so that it can be used for this person alone."""
         return self._cipher.encrypt(NONCE, os.urandom(DATA_KEY_BYTES), person.encode())
 
     def unwrap(self, person: str, wrapped: bytes) -> AESGCMSIV:
-        """The same as a cipher."""
+        """Return a person's wrapped key as a cipher. Raises as `data_key` does."""
         return AESGCMSIV(self.data_key(person, wrapped))
 
     def data_key(self, person: str, wrapped: bytes) -> bytes:
-        """Raises ValueError if the key was wrapped for a different person, or was changed."""
+        """Unwrap a person's key. Raises ValueError if it was wrapped for a different person, or was changed."""
         try:
             return self._cipher.decrypt(NONCE, wrapped, person.encode())
         except InvalidTag:
@@ -132,7 +134,8 @@ class PersonKeyMaker:
 
 
 def decrypt_with(cipher: Cipher, value: str) -> bytes:
-    """What a value that was encrypted for a person has. Raises ValueError if this person's key did not make it."""
+    """Decrypt a value that was encrypted for a person. Raises ValueError if it was not encrypted with this person's
+    key."""
     return _open(cipher, value.partition(".")[2])
 
 

@@ -25,9 +25,9 @@ SEALED = "sealed:"
 
 @dataclass(frozen=True)
 class PrivateTable:
-    """`raw` as the source has it, and `table` as it leaves. `policies`: by the names of the columns that have one.
-    `converts`: the conversions of the values of those columns; `dropped` are those that go; `persons`: the column with
-    the person of each value, for columns that are encrypted by persons."""
+    """A table with its policies. `raw`: as the source has it; `table`: as it leaves. `policies`: by the names of the
+    columns that have one. `converts`: the conversions of the values of those columns; `dropped`: the columns that are
+    dropped; `persons`: the column with the person of each value, for columns that are encrypted by persons."""
 
     raw: Table
     table: Table
@@ -38,7 +38,7 @@ class PrivateTable:
 
     @classmethod
     def of(cls, raw: Table, policies: Mapping[str, PrivacyPolicy]) -> PrivateTable:
-        """`policies`: by the names of columns of the table.
+        """Apply policies, given by the names of columns, to a table.
 
         Raises:
             ConfigurationError: one of them makes no sense for its column.
@@ -73,12 +73,14 @@ class PrivateTable:
         )
 
     def rows_to_reread(self, batch: ChangeBatch) -> pa.Array | None:
-        """Which of these changes leave values that are encrypted for an unknown or an earlier person: they must be read
-        by key. None if no change does."""
+        """Return which of these changes must be read by key; None if no change must.
+
+        They are changes with values that are encrypted for an unknown or an earlier person.
+        """
         return rows_to_reread(self.raw, batch.rows, self.persons) if self.persons else None
 
     def rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows in the raw table's `row_schema`."""
+        """Return rows in the raw table's `row_schema` as they leave."""
         return pa.RecordBatch.from_arrays(self._columns(rows), schema=self.table.row_schema)
 
     def _columns(self, rows: pa.RecordBatch) -> list[pa.Array]:
@@ -86,7 +88,7 @@ class PrivateTable:
         return [self._convert(name, rows.column(name), rows.column) for name in names]
 
     def _convert(self, name: str, values: pa.Array, column: Callable[[str], pa.Array]) -> pa.Array:
-        """The values of a column as they leave. `column`: another column of the same rows."""
+        """Return the values of a column as they leave. `column` returns another column of the same rows."""
         convert = self.converts.get(name)
         if convert is None:
             return values
@@ -134,7 +136,7 @@ class PrivateTable:
         return bool(self.key_policies)
 
     def keys(self, keys: KeySet) -> KeySet:
-        """Keys as they leave the source. Of a table without a key they are whole rows."""
+        """Return keys as they leave the source. Keys of a table without a key are whole rows."""
         names = [name for name in keys.keys.column_names if name not in self.dropped]
         return KeySet(pa.table({name: self._whole(name, keys.keys) for name in names}))
 
@@ -144,10 +146,10 @@ class PrivateTable:
         return self._convert(name, values, keys.column)
 
     def raw_keys(self, keys: KeySet) -> KeySet | None:
-        """Keys as the source has them; None if a hash hides them.
+        """Return keys, given as they leave, as the source has them; None if a hash hides them.
 
         Raises:
-            ValueError: another key made them.
+            ValueError: they were encrypted with another key.
         """
         if not all(policy.is_reversible for policy in self.key_policies.values()):
             return None
@@ -167,13 +169,13 @@ class PrivateTable:
     # ── texts that contain keys ─────────────────────────────────────────────────────────────────────────────
 
     def seal(self, text: str | None) -> str | None:
-        """A plan or a cursor, which may contain keys, for a checkpoint."""
+        """Encrypt a plan or a cursor, which may contain keys, for a checkpoint."""
         if text is None or not self.hides_keys:
             return text
         return SEALED + self._sealing.seal(text)
 
     def unseal(self, text: str) -> str:
-        """Raises ValueError if another key sealed it."""
+        """Decrypt a plan or a cursor of a checkpoint. Raises ValueError if another key sealed it."""
         return self._sealing.unseal(text.removeprefix(SEALED))
 
     @cached_property
@@ -182,7 +184,7 @@ class PrivateTable:
 
 
 def unseal(text: str | None, table: PrivateTable | None) -> str | None:
-    """A plan or a cursor of a checkpoint, as the source wrote it.
+    """Return a plan or a cursor of a checkpoint as the source wrote it.
 
     Raises:
         ValueError: it was sealed with another key, or is not sealed although it should be, or the reverse.
@@ -195,7 +197,7 @@ def unseal(text: str | None, table: PrivateTable | None) -> str | None:
 
 
 def _person_column(table: Table, name: str, policy: PrivacyPolicy) -> str:
-    """The column with the persons of a column's values.
+    """Return the column with the persons of a column's values.
 
     Raises:
         ConfigurationError: it does not exist, has no text, or the table has no key.

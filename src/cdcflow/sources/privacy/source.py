@@ -1,4 +1,4 @@
-"""Implements a source's ports around a source, and applies the settings' `tables` to what passes."""
+"""Implements a source's ports around a source, and applies the settings' `tables` to the rows that pass."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ class PrivateSource:
         return self._under_rules(prepared, checkpoint)
 
     def _under_rules(self, prepared: Prepared, checkpoint: Checkpoint) -> Prepared:
-        """What a source begins with, after a check against the rules. `checkpoint`: that of the last start."""
+        """Check the tables of a prepared start against the rules, and return it with their state. `checkpoint`: that of
+        the last start."""
         if not self._rules and not self._stored:
             return prepared
         tables = self._source.tables()
@@ -106,7 +107,8 @@ class PrivateSource:
         )
 
     def _shape_before(self, table: TableId) -> Table | None:
-        """A table as the source had it when the log got its latest row, or at the last start; None: without rules."""
+        """Return a table as the source had it when the log got its latest row, or at the last start; None without
+        rules."""
         stored = self._stored.get(table)
         logged = None if stored is None else self._shape_of(table)
         return stored.raw if logged is None and stored is not None else raw_of(logged, stored) if logged else None
@@ -149,7 +151,7 @@ class PrivateSource:
         self._rules.lost_names = read_lost_names(checkpoint.source)
 
     def _check(self, tables: Sequence[Table], checkpoint: Checkpoint) -> frozenset[TableId]:
-        """Check the tables of a start. Returns those that were ever captured."""
+        """Check the tables of a start. Return the tables that were ever captured."""
         captured = frozenset(Progress.from_json(checkpoint.progress).tables)
         self._rules.check(tables, self._stored, captured)
         return captured
@@ -301,7 +303,7 @@ class _WithRowsElsewhere(PrivateSource):
 class _SomeSource(
     Source, Covering, ShapeAsking, Sampled, SecondOpinion, Described, Comparable, Movable, RowsElsewhere, Protocol
 ):
-    """A source with the ports that a class above needs."""
+    """A source with all the optional ports that a class above may need."""
 
 
 _OPTIONAL: dict[type, type[PrivateSource]] = {
@@ -317,7 +319,8 @@ _OPTIONAL: dict[type, type[PrivateSource]] = {
 
 
 def private_source(source: Source, rules: PolicyRules) -> PrivateSource:
-    """A source under rules, with the optional ports that it implements itself: callers recognize those by the type."""
+    """Return a source under rules, with the optional ports that `source` implements: callers recognize those by the
+    type."""
     bases = tuple(kind for port, kind in _OPTIONAL.items() if isinstance(source, port))
     if rules and isinstance(source, Choosy):
         source.refuse_with(rules.check_new)
@@ -326,7 +329,7 @@ def private_source(source: Source, rules: PolicyRules) -> PrivateSource:
 
 
 def kernels(compiled: CompiledOpenssl | None = COMPILED) -> Finding:
-    """Whether hashes are computed by the compiled kernel."""
+    """Return a finding on whether hashes are computed by the compiled kernel."""
     if compiled is not None:
         return ok("kernels of policies", "the compiled ones are in use")
     return warning(
@@ -338,7 +341,7 @@ def kernels(compiled: CompiledOpenssl | None = COMPILED) -> Finding:
 
 
 def _without(checkpoint: Checkpoint) -> Checkpoint:
-    """A checkpoint as the source without policies wrote it."""
+    """Return a checkpoint as the source without policies wrote it."""
     return replace(checkpoint, source=without_stored(checkpoint.source))
 
 

@@ -1,4 +1,4 @@
-"""The parts of a large transaction in a spool, by which rows are excluded from it later.
+"""Divides a large transaction in a spool into parts, by which rows can be excluded from it later.
 
 A spool excludes rows by the sub-transactions that were rolled back. Here the rows of each table in each sub-transaction
 are such a part, with a number that takes the place of the sub-transaction. So the rows of one table can be excluded,
@@ -22,7 +22,7 @@ Part = tuple[int | None, TableId]
 
 @dataclass(slots=True)
 class SpoolParts:
-    """The numbers of a spool's parts, and by number how many rows each has."""
+    """The parts of a spool: the number of each, and how many rows it has."""
 
     numbers: dict[Part, int] = field(default_factory=dict)
     rows: Counter[int] = field(default_factory=Counter)
@@ -52,7 +52,7 @@ class SpoolParts:
         return number
 
     def leaving(self, run: SpooledTransaction) -> SpooledTransaction:
-        """The transaction with the rows that are in its spool, by these parts."""
+        """Return the transaction described by the rows that are in its spool, by these parts."""
         aborted = frozenset(number for (subxid, _), number in self.numbers.items() if subxid in run.aborted)
         tables: dict[TableId, set[int]] = {}
         for (_, table), number in self.numbers.items():

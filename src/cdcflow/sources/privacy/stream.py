@@ -33,10 +33,10 @@ Refused = dict[TableId, TableMisfit]
 
 @dataclass(slots=True)
 class SpoolNotes:
-    """What the rows of spools showed while they were written, by the spools' names.
+    """Facts about the rows of spools that were noticed while these were written, by the spools' names.
 
-    `parts`: of the rows that left. `incomplete`: the tables with rows that must be read again. `refused`: the tables
-    with rows that cannot leave, and those rows' sub-transactions.
+    `parts`: the parts of the rows that left. `incomplete`: the tables with rows that must be read again. `refused`: the
+    tables with rows that cannot leave, and those rows' sub-transactions.
     """
 
     parts: dict[str, SpoolParts] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class SpoolNotes:
         self.refused.pop(spool, None)
 
     def refused_in(self, run: SpooledTransaction) -> Refused:
-        """The tables with rows that cannot leave, and were not rolled back."""
+        """Return the tables with rows that cannot leave and were not rolled back."""
         found: Refused = {}
         for table, why, subxids in self.refused.get(run.spool, ()):
             if subxids is None or subxids - run.aborted:
@@ -62,8 +62,10 @@ class SpoolNotes:
 
 @dataclass(frozen=True, slots=True)
 class LeavingRun:
-    """Transactions as they leave the source. `incomplete`: the keys of the rows in memory that must be read again,
-    because a rule needs a column that was not sent. `refused`: the tables with a row that cannot leave; `tables`: all.
+    """Transactions as they leave the source.
+
+    `incomplete`: the keys of the rows in memory that must be read again, because a rule needs a column that was not
+    sent. `refused`: the tables with a row that cannot leave; `tables`: all tables with rows.
     """
 
     run: Transactions
@@ -76,7 +78,7 @@ class PrivateStream:
     """Implements `cdcflow.capture.ports.stream.Stream`."""
 
     def __init__(self, stream: Stream, rules: PolicyRules, position: Position, notes: SpoolNotes) -> None:
-        """`position`: where it begins; `notes`: what `PrivateSpool`s of this stream found."""
+        """`position`: where the stream begins; `notes`: facts that this stream's `PrivateSpool`s noticed."""
         self._stream = stream
         self._rules = rules
         self._position = position
@@ -152,7 +154,7 @@ class PrivateStream:
 
 
 def refusal_text(table: TableId, why: TableMisfit) -> str:
-    """Why changes of a table are refused, and what to do, for operators."""
+    """Return why changes of a table are refused, and what to do, for operators."""
     text = str(why).removesuffix(", then start again")
     return f"{text}; then start again or run `cdcflow apply`, and run `cdcflow backfill {word(table)}`"
 
@@ -198,8 +200,11 @@ class PrivateSpool:
 def batches_leaving(
     batches: Sequence[ChangeBatch], rules: PolicyRules
 ) -> tuple[list[tuple[ChangeBatch, KeySet | None]], Refused]:
-    """Changes as they leave the source, whose `index` may lack rows, each batch with the keys of the rows that must be
-    read again; and the tables with a row that cannot leave: no other row of them leaves, either."""
+    """Return changes as they leave the source, each batch with the keys of rows to read again; and the tables with a
+    row that cannot leave.
+
+    `index` may lack rows. No row of a table with a row that cannot leave is returned.
+    """
     found: list[tuple[ChangeBatch, KeySet | None]] = []
     refused: Refused = {}
     for batch in batches:
@@ -215,13 +220,13 @@ def batches_leaving(
 
 
 def keys_leaving(keys: KeySet, table: TableId, rules: PolicyRules) -> KeySet:
-    """Keys as they leave the source."""
+    """Return keys as they leave the source."""
     found = rules.latest(table)
     return keys if found is None else found.keys(keys)
 
 
 def run_leaving(run: Transactions, rules: PolicyRules) -> LeavingRun:
-    """Transactions as they leave the source; the rows of a large one have left it already, into a spool."""
+    """Return transactions as they leave the source; the rows of a large one have left it already, into a spool."""
     match run:
         case Run():
             found, refused = batches_leaving(run.batches, rules)
@@ -274,7 +279,7 @@ def _which_leave(left: Sequence[ChangeBatch], rows: int) -> Bools:
 
 
 def _before(leave: Bools) -> Int64s:
-    """How many rows that leave precede each row, and all of them (one more)."""
+    """Return how many leaving rows precede each row, and, as one more entry, the number of all."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(leave, dtype=np.int64)])
 
 

@@ -27,8 +27,11 @@ def successors(
     is_named: Callable[[TableId], bool],
     before: Successors,
 ) -> Successors:
-    """`tables`: those that exist now; `captured`: those that were before; `private`: those that have or had policies;
-    `is_named`: whether an entry of the settings matches a table; `before`: the successors of the last start."""
+    """Return the new tables that may be a table with policies under another name, each with that table.
+
+    `tables`: those that exist now; `captured`: those that were before; `private`: those that have or had policies;
+    `is_named`: whether an entry of the settings matches a table; `before`: the successors of the last start.
+    """
     known = frozenset(tables)
     still = {table: gone for table, gone in before.items() if table in known and not is_named(table)}
     gone = sorted(frozenset(private).intersection(captured) - known)
@@ -46,11 +49,11 @@ def successor_misfit(table: TableId, gone: TableId) -> TableMisfit:
 
 
 def read_successors(source: Mapping[str, str]) -> Successors:
-    """Those in a checkpoint's `source`."""
+    """Read the successors in a checkpoint's `source`."""
     new, gone = (tables_from_json(text) for text in json.loads(source.get(ENTRY, '["[]", "[]"]')))
     return dict(zip(new, gone, strict=True))
 
 
 def successors_as_json(found: Successors) -> dict[str, str]:
-    """The entry of a checkpoint's `source`; empty if there are none."""
+    """Return the entry of a checkpoint's `source` for successors; empty if there are none."""
     return {ENTRY: json.dumps([tables_as_json(found.keys()), tables_as_json(found.values())])} if found else {}

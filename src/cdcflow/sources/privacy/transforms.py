@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 def text_of(settings: TransformSettings) -> str:
-    """A text that differs if the function, or its settings, may give other results."""
+    """Return a text that differs if the function, or its settings, may give other results."""
     try:
         version = _plugin_of(settings).version
     except Unusable:
@@ -32,8 +32,10 @@ def text_of(settings: TransformSettings) -> str:
 def compile_transform(
     settings: TransformSettings, table: Table, name: str, followed: Mapping[str, str] = NOT_FOLLOWED
 ) -> ColumnFunction:
-    """The function for the columns of a table. `followed`: by names in the settings, in lower case, the present names
-    of columns that were renamed; the function gets them under the earlier name.
+    """Return the function for the columns of a table.
+
+    `followed`: maps names in the settings, in lower case, to the present names of columns that were renamed; the
+    function gets them under the earlier name.
 
     Raises:
         Unusable: a column does not exist, or the function refuses these columns.
@@ -87,7 +89,8 @@ def _plugin_of(settings: TransformSettings) -> TransformPlugin:
 
 
 def _ask(settings: TransformSettings, act: Callable[[], Result]) -> Result:
-    """Call a function of a package. An error of it that is meant for users is shown; of others only the type is."""
+    """Call a function of a package. If it raises an error meant for users, its text is shown; of other errors, only the
+    type."""
     try:
         return act()
     except CdcflowError as error:

@@ -1,8 +1,9 @@
-"""Expressions over the columns of a table as functions over Arrow arrays, with the type of their result. Pure.
+"""Compiles expressions over the columns of a table to functions over Arrow arrays, with the type of their result. Pure.
 
 Operands get a common type first: integers the wider one, integers and decimals a decimal that holds both, doubles with
-any number a double. A text in quotes becomes what it is compared with. Where databases disagree about a result (the
-quotient of two integers, the text of a timestamp), the expression is refused, with what to write instead.
+any number a double. A text in quotes becomes a value of the type that it is compared with. Where databases disagree
+about a result (the quotient of two integers, the text of a timestamp), the expression is refused, with what to write
+instead.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ NOT_FOLLOWED: Mapping[str, str] = {}
 
 
 class Unusable(Exception):
-    """An expression does not fit the table. The message can be shown after the name of its setting."""
+    """Raised when an expression does not fit the table. The message can be shown after the name of its setting."""
 
 
 class UnknownColumn(Unusable):
-    """The table has no column of that name."""
+    """Raised when the table has no column of that name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnFunction:
-    """`columns`: the names of those that it uses. `can_fail`: there are values for which it raises pa.ArrowException.
-    `constant`: how it was written, if it is one."""
+    """A compiled expression. `columns`: the names of those that it uses. `can_fail`: it raises pa.ArrowException for
+    some values. `constant`: how it was written, if it is a constant."""
 
     arrow: pa.DataType
     columns: frozenset[str]
@@ -65,8 +66,10 @@ def compile_expression(
     optional: frozenset[str] = frozenset(),
     followed: Mapping[str, str] = NOT_FOLLOWED,
 ) -> ColumnFunction:
-    """`schema`: the table's columns; `optional`: names in lower case of columns that it may lack, and which COALESCE
-    ignores then; `followed`: by names in the expression (see `name_written`) the present names of columns that were
+    """Compile an expression.
+
+    `schema`: the table's columns. `optional`: names in lower case of columns that it may lack, and which COALESCE then
+    ignores. `followed`: maps names in the expression (see `name_written`) to the present names of columns that were
     renamed.
 
     Raises:
@@ -88,8 +91,10 @@ def compile_expression(
 
 
 def columns_named(expression: Expression, schema: pa.Schema, followed: Mapping[str, str]) -> dict[str, str]:
-    """The names of columns in an expression, as `name_written` has them, with the column that each means. Names without
-    one column are not in the result."""
+    """Map the names of columns in an expression, as `name_written` has them, to the column that each means.
+
+    Names without one column are not in the result.
+    """
     match expression:
         case ColumnName():
             found = _columns_called(expression, schema, followed)
@@ -103,7 +108,8 @@ def columns_named(expression: Expression, schema: pa.Schema, followed: Mapping[s
 
 
 def name_written(column: ColumnName) -> str:
-    """Identifies a name in an expression: in lower case unless it is quoted, as names are compared."""
+    """Return a text that identifies a name in an expression: in lower case unless it is quoted, as names are
+    compared."""
     return f'"{column.name}"' if column.is_quoted else column.name.lower()
 
 
@@ -123,7 +129,7 @@ def _column(column: ColumnName, schema: pa.Schema, followed: Mapping[str, str]) 
 
 
 def _columns_called(column: ColumnName, schema: pa.Schema, followed: Mapping[str, str]) -> list[str]:
-    """The columns that a name means."""
+    """Return the columns that a name means."""
     if (renamed := followed.get(name_written(column))) is not None:
         return [renamed]
     names: list[str] = schema.names
@@ -136,7 +142,7 @@ def _columns_called(column: ColumnName, schema: pa.Schema, followed: Mapping[str
 def _that_exist(
     operands: tuple[Expression, ...], schema: pa.Schema, optional: frozenset[str], followed: Mapping[str, str]
 ) -> tuple[Expression, ...]:
-    """The operands without the columns that the table may lack and does, if one of the others is a column."""
+    """Return the operands without the columns that the table may lack and does, if one of the others is a column."""
     left = tuple(
         one
         for one in operands
@@ -171,7 +177,7 @@ def _scalar(scalar: pa.Scalar, constant: Constant | None = None) -> ColumnFuncti
 
 
 def _scalar_of(text: str, arrow: pa.DataType) -> pa.Scalar:
-    """A constant in a type.
+    """Return a constant as a value of a type.
 
     Raises:
         Unusable: it is not a value of that type.
@@ -191,7 +197,7 @@ def _scalar_of(text: str, arrow: pa.DataType) -> pa.Scalar:
 
 
 def _alike(operands: Sequence[ColumnFunction], sign: str) -> list[ColumnFunction]:
-    """Operands in a common type."""
+    """Convert operands to a common type."""
     typed = [one.arrow for one in operands if not _is_loose(one)]
     if not typed:
         typed = [one.arrow for one in operands if one.arrow != pa.null()] or [TEXT]
@@ -203,7 +209,7 @@ def _alike(operands: Sequence[ColumnFunction], sign: str) -> list[ColumnFunction
 
 
 def _is_loose(one: ColumnFunction) -> bool:
-    """Whether it is a constant that takes the type of the other operands."""
+    """Whether the operand is a constant that takes the type of the other operands."""
     return one.constant is not None and one.constant.type in ("text", "null", "integer", "decimal")
 
 
@@ -301,7 +307,7 @@ def _call(name: str, operands: list[ColumnFunction]) -> ColumnFunction:
 def _result(
     arrow: pa.DataType, operands: Sequence[ColumnFunction], kernel: Callable[..., Value], *, can_fail: bool = False
 ) -> ColumnFunction:
-    """The result of a kernel over the operands' values."""
+    """Return the function that applies a kernel to the operands' values."""
     columns = frozenset[str]().union(*(one.columns for one in operands))
     parts = [one.evaluate for one in operands]
     fails = can_fail or any(one.can_fail for one in operands)
@@ -309,7 +315,7 @@ def _result(
 
 
 def _operands_of_type(operands: Sequence[ColumnFunction], arrow: pa.DataType, name: str) -> list[ColumnFunction]:
-    """Operands that must have a type."""
+    """Convert operands that must have a type to that type."""
     for one in operands:
         if one.arrow not in (arrow, pa.null()):
             raise Unusable(f"uses {name.upper()} with {one.arrow}, and it takes {arrow}: CAST it")
@@ -397,7 +403,7 @@ def _arithmetic(name: str, operands: list[ColumnFunction]) -> ColumnFunction:
 
 
 def _type_to_calculate(arrow: pa.DataType) -> pa.DataType:
-    """The type in which operators calculate with a number."""
+    """Return the type in which operators calculate with a number."""
     if pa.types.is_floating(arrow):
         return DOUBLE
     if arrow == pa.null() or (pa.types.is_integer(arrow) and arrow != pa.uint64()):
@@ -406,7 +412,7 @@ def _type_to_calculate(arrow: pa.DataType) -> pa.DataType:
 
 
 def _decimals(name: str, operands: list[ColumnFunction]) -> ColumnFunction:
-    """An operator or a function on decimals; the result has as many digits as it needs to be exact."""
+    """Return an operator or a function on decimals; the result has as many digits as it needs to be exact."""
     types = [one.arrow for one in operands]
     scale = max(t.scale for t in types)
     whole = max(t.precision - t.scale for t in types)
@@ -430,7 +436,7 @@ def _decimals(name: str, operands: list[ColumnFunction]) -> ColumnFunction:
 
 
 def _as_wide(arrow: pa.DataType, precision: int, scale: int) -> pa.DataType:
-    """A decimal with as many bytes as another."""
+    """Return a decimal type with as many bytes as another."""
     return (pa.decimal128 if pa.types.is_decimal128(arrow) else pa.decimal256)(precision, scale)
 
 
@@ -440,7 +446,7 @@ def _digits_of(one: ColumnFunction) -> pa.DataType | None:
 
 
 def _digits(number: Constant) -> pa.DataType | None:
-    """The shortest decimal for a number."""
+    """Return the shortest decimal type for a number."""
     whole, _, fraction = number.text.lstrip("-").partition(".")
     digits = max(len(whole.lstrip("0")) + len(fraction), 1)
     return pa.decimal128(digits, len(fraction)) if digits <= kernels.DECIMAL128_DIGITS else None
@@ -488,7 +494,7 @@ def _time(name: str, operands: list[ColumnFunction]) -> ColumnFunction:
 
 
 def _local(value: Value) -> Value:
-    """A timestamp in UTC; without a time zone, so that no database of time zones is needed."""
+    """Return a timestamp in UTC without a time zone, so that no database of time zones is needed."""
     return pc.cast(value, TIMESTAMP) if pa.types.is_timestamp(value.type) else value
 
 
@@ -550,7 +556,7 @@ def _part_of_text(name: str, operands: list[ColumnFunction]) -> ColumnFunction:
 
 
 def _cast(one: ColumnFunction, arrow: pa.DataType, name: str) -> ColumnFunction:
-    """A value that the type does not hold is an error; only decimals are rounded."""
+    """Return a CAST. A value that the type does not hold is an error; only decimals are rounded."""
     given = one.arrow
     if one.constant is not None and one.constant.type == "null":
         return _scalar(pa.scalar(None, arrow))
@@ -574,7 +580,7 @@ def _cast(one: ColumnFunction, arrow: pa.DataType, name: str) -> ColumnFunction:
 
 
 def _convert_time(value: Value, arrow: pa.DataType) -> Value:
-    """Between dates and timestamps, in UTC."""
+    """Convert between dates and timestamps, in UTC."""
     if arrow == DATE:
         return pc.cast(pc.floor_temporal(_local(value), unit="day"), DATE)
     return pc.cast(pc.cast(_local(value), TIMESTAMP), arrow)

@@ -1,4 +1,4 @@
-"""What the operators of expressions do to columns. Pure.
+"""Applies the operators of expressions to columns. Pure.
 
 A value is an Arrow array, or a scalar if it is the same for all rows. Errors are Arrow's own; the caller must not show
 their texts, which may contain values.
@@ -46,7 +46,7 @@ def as_array(value: Value, count: int) -> pa.Array:
 
 
 def convert(value: Value, arrow: pa.DataType) -> Value:
-    """A value in a type that holds it; a 64-bit integer or a decimal as the nearest double."""
+    """Convert a value to a type that holds it; a 64-bit integer or a decimal to the nearest double."""
     if value.type == arrow:
         return value
     if pa.types.is_floating(arrow) and pa.types.is_integer(value.type):
@@ -58,8 +58,10 @@ def convert(value: Value, arrow: pa.DataType) -> Value:
 
 
 def where_true(rows: InputRows, mask: pa.Array, evaluate: Evaluate) -> pa.Array:
-    """The values where a mask without NULL is true, and NULL elsewhere: there the expression is not evaluated, so it
-    cannot fail."""
+    """Return the values where a mask without NULL is true, and NULL elsewhere.
+
+    Elsewhere the expression is not evaluated, so it cannot fail.
+    """
     count = pc.sum(mask).as_py() or 0
     if count == rows.count:
         return as_array(evaluate(rows), rows.count)
@@ -69,7 +71,7 @@ def where_true(rows: InputRows, mask: pa.Array, evaluate: Evaluate) -> pa.Array:
 
 
 def and_then(left: Evaluate, right: Evaluate) -> Evaluate:
-    """AND whose right side may fail: it is evaluated only where the left side is not false."""
+    """Return AND with a right side that may fail: it is evaluated only where the left side is not false."""
 
     def evaluate(rows: InputRows) -> Value:
         first = as_array(left(rows), rows.count)
@@ -79,7 +81,7 @@ def and_then(left: Evaluate, right: Evaluate) -> Evaluate:
 
 
 def or_else(left: Evaluate, right: Evaluate) -> Evaluate:
-    """OR whose right side may fail: it is evaluated only where the left side is not true."""
+    """Return OR with a right side that may fail: it is evaluated only where the left side is not true."""
 
     def evaluate(rows: InputRows) -> Value:
         first = as_array(left(rows), rows.count)
@@ -89,7 +91,7 @@ def or_else(left: Evaluate, right: Evaluate) -> Evaluate:
 
 
 def case(branches: Sequence[tuple[Evaluate, Evaluate]], otherwise: Evaluate) -> Evaluate:
-    """CASE: each condition and each value is evaluated only for the rows that get that far."""
+    """Return CASE: each condition and each value is evaluated only for the rows that get that far."""
 
     def evaluate(rows: InputRows) -> Value:
         left = pa.repeat(pa.scalar(True), rows.count)
@@ -119,7 +121,7 @@ _COMPARE: Mapping[str, Callable[[Value, Value], Value]] = {
 
 
 def compare(sign: str, a: Value, b: Value) -> Value:
-    """Two values of one type. NaN equals NaN and is greater than every other number, as in PostgreSQL."""
+    """Compare two values of one type. NaN equals NaN and is greater than every other number, as in PostgreSQL."""
     if not pa.types.is_floating(a.type):
         return _COMPARE[sign](a, b)
     odd_a, odd_b = pc.is_nan(a), pc.is_nan(b)
@@ -139,13 +141,13 @@ def compare(sign: str, a: Value, b: Value) -> Value:
 
 
 def differs(a: Value, b: Value) -> Value:
-    """IS DISTINCT FROM."""
+    """Compute IS DISTINCT FROM."""
     one_is_null = pc.xor(pc.is_null(a), pc.is_null(b))
     return pc.or_(one_is_null, pc.fill_null(compare("<>", a, b), False))
 
 
 def among(tested: Value, listed: Sequence[Value]) -> Value:
-    """IN: NULL if it equals none of them, and one of them is NULL."""
+    """Compute IN: NULL if the tested value equals none of the listed ones, and one of them is NULL."""
     found: Value = pa.scalar(False)
     for one in listed:
         found = pc.or_kleene(found, compare("=", tested, one))
@@ -170,13 +172,15 @@ def divide(a: Value, b: Value) -> Value:
 
 
 def remainder(a: Value, b: Value) -> Value:
-    """Of 64-bit integers; it has the sign of the first."""
+    """Compute the remainder of 64-bit integers; it has the sign of `a`."""
     return pc.subtract_checked(a, pc.multiply_checked(pc.divide_checked(a, b), b))
 
 
 def round_decimal(value: Value, arrow: pa.DataType) -> Value:
-    """A decimal, or the text of a number, with fewer digits after the point: halves away from zero. Raises
-    pa.ArrowInvalid if it has too many before it."""
+    """Round a decimal, or the text of a number, to fewer digits after the point: halves away from zero.
+
+    Raises pa.ArrowInvalid if it has too many digits before the point.
+    """
     if not pa.types.is_decimal(value.type):
         value = pc.cast(value, pa.decimal256(76, DECIMAL128_DIGITS))
     if value.type.scale > arrow.scale:
@@ -207,7 +211,7 @@ COMPILED = cast("CompiledPaths | None", compiled_module("cdcflow.sources.rows.co
 
 
 def json_text(values: Value, path: Sequence[str | int], compiled: CompiledPaths | None = COMPILED) -> Value:
-    """What documents have at a path, as text; NULL if they have nothing there, or null.
+    """Return the value of documents at a path, as text; NULL if they have nothing there, or null.
 
     Raises:
         pa.ArrowInvalid: a text is not a JSON document.
@@ -226,7 +230,8 @@ def json_text(values: Value, path: Sequence[str | int], compiled: CompiledPaths 
 
 
 def _json_text(values: pa.Array, path: Sequence[str | int]) -> pa.Array:
-    """The same, plainly: the reference. It reads each distinct document once."""
+    """Return the result of `json_text` with the plain kernel, which is the reference. It reads each distinct document
+    once."""
     encoded = values.dictionary_encode()
     try:
         # A Python object per distinct document, where nothing was compiled or for documents that are rare: Arrow has

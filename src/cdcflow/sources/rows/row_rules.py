@@ -1,21 +1,16 @@
-"""Which changes of a table leave its source under a filter, and its computed columns.
+"""Decides which changes of a table leave its source under a filter, and adds its computed columns.
 
 A filter is true, or not, for the row before a change and for the row after it:
 
-| before | after | what leaves |
-| --- | --- | --- |
-| yes | yes | the change |
-| no | yes | an insert |
-| yes | no | a delete |
-| no | no | nothing |
+| before | after | what leaves | | --- | --- | --- | | yes | yes | the change | | no | yes | an insert | | yes | no | a
+delete | | no | no | nothing |
 
 The row before is known if the source sends old rows whole (`Identity.FULL`), or if the filter needs the key alone: an
-update keeps it. Otherwise an update after which the filter
-holds leaves as it came, and one after which it does not as a delete by key, which may be the delete of a row that was
-never there. If a column that the filter needs was not sent, it is unknown whether the filter holds: then the row's key
-leaves without any value (every other column `unchanged`), and the row is read again by its key. The same goes for rows
-that may be new in the copy and came without all of their columns, and for computed columns if only some of
-their inputs were sent.
+update keeps it. Otherwise an update after which the filter holds leaves unchanged, and one after which it does not
+leaves as a delete by key, which may delete a row that the copy never had. If a column that the filter needs was not
+sent, it is unknown whether the filter holds: then the row's key leaves without any value (every other column
+`unchanged`), and the row is read again by its key. The same applies to rows that may be new in the copy and arrived
+without all of their columns, and to computed columns if only some of their inputs were sent.
 
 Rows that are read by key, and for which the filter does not hold, leave as deletes: the copy may have them.
 """
@@ -70,7 +65,7 @@ class LeavingRows:
 
 @dataclass(frozen=True)
 class RowRules:
-    """The filter and the computed columns of one shape of a table. `table` has the computed columns, too."""
+    """The filter and the computed columns of one shape of a table. `table` includes the computed columns."""
 
     raw: Table
     table: Table
@@ -79,7 +74,8 @@ class RowRules:
 
     @classmethod
     def of(cls, raw: Table, where: ColumnFunction | None, computed: Mapping[str, ColumnFunction]) -> RowRules:
-        """Raises ConfigurationError if they cannot be exact for this table, or a name is taken."""
+        """Create the rules of a table. Raises ConfigurationError if they cannot be exact for this table, or a name is
+        taken."""
         if not raw.key:
             raise rows_misfit(
                 raw.id,
@@ -103,7 +99,8 @@ class RowRules:
     # ── whole rows ───────────────────────────────────────────────────────────────────────────────
 
     def rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Whole rows in the raw table's `row_schema`: those for which the filter holds, with the computed columns."""
+        """Return those whole rows (in the raw table's `row_schema`) for which the filter holds, with the computed
+        columns."""
         if self.where is not None:
             rows = rows.filter(pa.array(self._holds(self.where, self._inputs(rows))))
         inputs = self._inputs(rows)
@@ -111,8 +108,8 @@ class RowRules:
         return pa.RecordBatch.from_arrays(columns, schema=self.table.row_schema)
 
     def found_by_key(self, batch: ChangeBatch) -> tuple[ChangeBatch, int]:
-        """A chunk's rows that were read by key, and how many of them leave as deletes, in addition to deletes that it
-        has already."""
+        """Return a chunk's rows that were read by key as they leave, and how many of them leave as deletes, in addition
+        to deletes that it has already."""
         if self.where is None:
             return self.changes(batch).batch, 0
         is_read = _is(batch.rows.column(OP), READ)
@@ -123,7 +120,7 @@ class RowRules:
     # ── changes ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def changes(self, batch: ChangeBatch) -> LeavingRows:
-        """Changes as they leave; `index` lacks the rows that do not."""
+        """Return changes as they leave; `index` lacks the rows that do not leave."""
         if self.where is None:
             return self._with_computed(batch)
         filtered = self._filter(batch, self.where)
@@ -140,7 +137,7 @@ class RowRules:
 
     @cached_property
     def _is_by_key(self) -> bool:
-        """Whether the filter uses columns of the key only: then its result changes only with the key."""
+        """Whether the filter uses only columns of the key, so that its result changes only with the key."""
         return self.where is not None and self.where.columns <= set(self.raw.key)
 
     def _filter(self, batch: ChangeBatch, where: ColumnFunction) -> ChangeBatch:
@@ -177,7 +174,7 @@ class RowRules:
         return self._keep(changed, keep, by_key, unknown & ~deletes)
 
     def _holds_before(self, before: pa.Array, where: ColumnFunction) -> Bools:
-        """Whether the filter held for old rows; false where there is no old row."""
+        """Return whether the filter held for each old row; false if the change has no old row."""
         there = _bools(before.is_valid())
         if not there.any():
             return there
@@ -187,7 +184,7 @@ class RowRules:
     def _keep(
         self, batch: ChangeBatch, keep: Bools, deletes: Bools | None = None, hidden: Bools | None = None
     ) -> ChangeBatch:
-        """The rows of `keep`: `deletes` of them as deletes by key, `hidden` ones with their keys alone."""
+        """Return the rows of `keep`: those in `deletes` as deletes by key, those in `hidden` with their keys alone."""
         if not keep.all():
             batch = ChangeBatch(batch.table, batch.index[keep], batch.rows.filter(pa.array(keep)))
         if deletes is None or hidden is None:
@@ -197,7 +194,7 @@ class RowRules:
         return ChangeBatch(batch.table, batch.index, _as_deletes(rows, deletes))
 
     def _without_values(self, rows: pa.RecordBatch, which: Bools) -> pa.RecordBatch:
-        """These rows with their keys alone, every other column unchanged."""
+        """Return the rows, those in `which` with their keys alone and every other column unchanged."""
         others = [c.name for c in self.raw.columns if c.name not in self.raw.key]
         if not others or not which.any():
             return rows
@@ -208,7 +205,7 @@ class RowRules:
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=rows.schema)
 
     def _as_old_rows(self, rows: pa.RecordBatch, which: Bools) -> pa.RecordBatch:
-        """These rows as deletes of the rows before."""
+        """Return the rows, those in `which` as deletes of their old rows."""
         if not which.any():
             return rows
         chosen = pa.array(which)
@@ -265,11 +262,11 @@ class RowRules:
         return InputRows({name: rows.column(name) for name in self.columns_used}, rows.num_rows)
 
     def _holds(self, where: ColumnFunction, inputs: InputRows, which: Bools | None = None) -> Bools:
-        """Whether the filter is true; false except in these rows (None: all)."""
+        """Return whether the filter is true for each row; false except in the rows `which` (None: all)."""
         return _bools(pc.fill_null(self._evaluate("where", where, inputs, which), False))
 
     def _values(self, name: str, inputs: InputRows, which: Bools | None = None) -> pa.Array:
-        """A computed column; NULL except in these rows (None: all)."""
+        """Return a computed column; NULL except in the rows `which` (None: all)."""
         return self._evaluate(f"the computed column {name}", self.computed[name], inputs, which)
 
     def _evaluate(self, what: str, one: ColumnFunction, inputs: InputRows, which: Bools | None) -> pa.Array:
@@ -287,7 +284,7 @@ class RowRules:
             ) from None
 
     def _lists_any(self, unchanged: pa.Array, names: frozenset[str]) -> Bools:
-        """Whether one of these columns was not sent."""
+        """Return, for each row, whether one of these columns was not sent."""
         found = np.zeros(len(unchanged), np.bool_)
         if names and unchanged.null_count < len(unchanged):
             listed = pc.is_in(unchanged.flatten(), pa.array(sorted(names), pa.string()))
@@ -338,7 +335,8 @@ def _listing(lists: pa.Array, which: Bools, names: list[str]) -> pa.Array:
 
 
 def _with_names(lists: pa.Array, added: list[tuple[str, Bools]]) -> pa.Array:
-    """The same lists with more names: each at the end of the lists in its rows, which all have one."""
+    """Return the lists with more names, added at the end of the lists of the rows that each mask marks; all of these
+    have a list."""
     if not added:
         return lists
     parents = [pc.list_parent_indices(lists).to_numpy(), *(np.flatnonzero(rows) for _, rows in added)]
@@ -350,7 +348,7 @@ def _with_names(lists: pa.Array, added: list[tuple[str, Bools]]) -> pa.Array:
 
 
 def lists_of(items: pa.Array, counts: npt.NDArray[np.int64], like: pa.Array) -> pa.Array:
-    """Lists with these numbers of items, NULL where `like` is, and of its type."""
+    """Return lists with these numbers of items, NULL where `like` is, and of its type."""
     ends = np.zeros(len(like) + 1, np.int32)
     np.cumsum(counts, out=ends[1:])
     return pa.ListArray.from_arrays(pa.array(ends), items, type=like.type, mask=like.is_null())
