@@ -360,7 +360,7 @@ class Attempt:
             return
         chunk, rows = answer.chunk, answer.run.rows if answer.run else 0
         if self._governor is not None and answer.run is not None:
-            self._governor.count(rows, answer.run.bytes, answer.seconds)
+            self._governor.count(rows, answer.run.bytes, answer.seconds - answer.idle_seconds)
         kind = "repair" if chunk.repairs else chunk.kind
         event = "table rewritten" if answer.rewritten else f"{kind} chunk read"
         self._events[event] += 1

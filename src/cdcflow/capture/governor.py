@@ -30,6 +30,8 @@ from cdcflow.model.source_load import DayUse, ReadingLimits, SourceLoad
 
 LOAD_EVERY_S = 1.0
 COMMIT_EVERY_S = 0.025
+FIRST_COMMITS_EVERY_S = 0.01
+"""Until enough were measured to begin reading."""
 QUIET_EVERY_S, QUIET_S = 20.0, 2.0
 SETTLED_S = 0.25
 """After a window, a commit may still wait for what it caused."""
@@ -197,10 +199,15 @@ class Governor:
                 self._turn_quiet()
                 self._decide()
             self._tell_change()
-            is_following = self._commits is not None and self._failure is None
-            self._woken.wait(COMMIT_EVERY_S if is_following else LOAD_EVERY_S)
+            self._woken.wait(self._pause_s())
         _close(probe)
         self._store_use()
+
+    def _pause_s(self) -> float:
+        """How long to wait before the next measurement."""
+        if self._commits is None or self._failure is not None:
+            return LOAD_EVERY_S
+        return COMMIT_EVERY_S if self._commits.is_known else FIRST_COMMITS_EVERY_S
 
     def _measure(self, probe: SourceProbe | None) -> None:
         """Measure the load, if a limit depends on it, and add what was read to the day's total."""

@@ -29,8 +29,8 @@ BASE_COMMITS_MIN, BASE_COMMITS_KEPT = 300, 2_000
 """The number of commits without reading that are measured before the first window, and remembered."""
 SLOW_ALLOWED = 0.01
 """The limit on commits is one on their 99th percentile."""
-STEP = math.log(2)
-SHARE_FIRST = 1 / 4
+STEP = math.log(2) / 2
+SHARE_FIRST = 1 / 2
 
 Limit = Literal[
     "hours", "rows_per_day", "bytes_per_day", "time_per_day", "commit_latency_ratio", "measurement",
@@ -165,10 +165,11 @@ def share_near(value: float, limit: float) -> float:
 class CommitPace:
     """Follows the duration of small commits, and sets the share of windows so that one commit in a hundred is slow.
 
-    A commit is slow if it takes longer than `ratio` times the 99th percentile of commits while nothing is read. Each
-    slow one halves the share; each other one raises it by the 99th root of two. So the share stays the same where just
-    one of a hundred is slow, which is where the 99th percentile is at its limit. No window of samples and no average is
-    needed, and a single outlier costs two seconds.
+    A commit is slow if it takes longer than `ratio` times the 99th percentile of commits while nothing is read. Two
+    slow ones halve the share, and 198 others double it. So the share stays the same where just one of a hundred is
+    slow, which is where the 99th percentile is at its limit. No window of samples and no average is needed, and a
+    single outlier costs two seconds. With larger steps the share would follow the noise of a percentile of a few
+    hundred commits.
     """
 
     def __init__(self, ratio: float) -> None:

@@ -235,6 +235,22 @@ def test_chunk_for_one_connection_is_read_through_one(
     assert [row["id"] for row in seen(single)] == list(range(2, 82, 2))
 
 
+def test_chunk_in_slices_brings_the_same_rows(mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
+    """Below the full pace: short statements in one snapshot, up to the chunk's rows, or the end of the table."""
+    capture, planned = in_four_parts(mysql_database, make_capture)
+    first = capture.read(planned, None, 25, share=0.5, single_connection=True)
+    assert isinstance(first.run, Run)
+    assert len(first.run.batches) > 1, "several statements"
+    assert [row["id"] for row in seen(first)] == list(range(2, 52, 2))
+    assert (first.exhausted, len(first.visibilities)) == (False, 1)
+    rest = capture.read(planned, first.reached, 40, share=0.5, single_connection=True)
+    assert [row["id"] for row in seen(rest)] == list(range(52, 82, 2))
+    assert rest.exhausted
+    assert 0 < first.idle_seconds < first.seconds
+    assert first.units_done == 25
+    assert seen(capture.read(planned, rest.reached, 40, share=0.5)) == []
+
+
 def copied(database: MySQLDatabase, log: Path) -> tuple[bool, list[Mapping[str, Any]]]:
     """Read all tables into a log with the machine; return whether the log holds what the table holds, and what was
     reported.

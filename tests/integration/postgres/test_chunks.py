@@ -80,6 +80,29 @@ def test_a_large_chunk_is_read_by_several_connections_each_with_its_fence(
     assert single.run.rows == 40_000
 
 
+@pytest.mark.parametrize("bytes_max", [None, 100_000])
+def test_chunk_in_slices_brings_the_same_rows(database: Database, capture: Capture, bytes_max: int | None) -> None:
+    """Below the full pace: short statements in one snapshot, also where a chunk ends early at its size."""
+    make_table(database, 40_000)
+    capture.prepare()
+    if bytes_max is not None:
+        capture.chunks._dialect._bytes_max = bytes_max  # type: ignore[attr-defined]
+    planned = capture.plan("public.t")
+    ids: list[int] = []
+    after, idle_s, reads = None, 0.0, 0
+    while True:
+        read = capture.read(planned, after, 200, share=0.5, single_connection=True)
+        assert isinstance(read.run, Run)
+        assert 0 <= read.idle_seconds < read.seconds
+        ids += [row["id"] for row in rows_of(read.run)]
+        after, idle_s, reads = read.reached, idle_s + read.idle_seconds, reads + 1
+        if read.exhausted:
+            break
+    assert ids == list(range(1, 40_001)), "in the order of the pages"
+    assert idle_s > 0
+    assert reads > 20 if bytes_max else reads < 10
+
+
 def test_empty_table_is_done_with_its_first_chunk(database: Database, capture: Capture) -> None:
     """A table without pages has no range, and still must end."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")

@@ -12,7 +12,7 @@ import pytest
 from cdcflow.capture.interleave.backlog import Backlog
 from cdcflow.capture.interleave.chunk_choice import ChunkChoice
 from cdcflow.capture.interleave.delivered import Delivered
-from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.limits import Limits, ReadingPace
 from cdcflow.capture.interleave.messages import Chunk, ChunkRead, Planned
 from cdcflow.capture.interleave.progress import Progress
 from cdcflow.capture.interleave.work import QUIET_WINDOWS_MIN
@@ -73,6 +73,31 @@ def test_chunks_grow_to_their_time_while_no_transaction_waits() -> None:
     """By twice at most, so that one fast chunk does not ask for a huge one."""
     reading = Reading()
     assert [reading.window() for _ in range(6)] == [32, 64, 128, 200, 200, 200]
+
+
+def test_below_the_full_pace_the_source_is_told_its_share() -> None:
+    """So it can read in slices. A chunk that took hours would hold changes for as long."""
+    reading = Reading()
+    for share, told in ((1.0, 1.0), (0.5, 0.5), (1 / 8, 1 / 8), (1 / 1024, 1 / 8)):
+        reading.backlog.pace = ReadingPace(share=share)
+        assert reading.next_chunk().share == told
+
+
+def test_chunks_are_of_the_size_for_live_transactions_below_the_full_pace() -> None:
+    """Slices spare other transactions; only those of the chunk's own table need it shorter."""
+    reading = Reading()
+    reading.backlog.pace = ReadingPace(share=1 / 64)
+    assert [reading.window() for _ in range(4)] == [32, 50, 50, 50]
+    assert [reading.window(holding=True) for _ in range(2)][-1] == 10
+
+
+@pytest.mark.parametrize(
+    ("open_us", "idle_us", "share", "pause_us"),
+    [(1000, 0, 1 / 4, 3000), (1000, 750, 1 / 4, 0), (1000, 600, 1 / 4, 600), (1000, 999, 1 / 4, 0), (1000, 0, 1, 0)],
+)
+def test_pauses_within_a_window_count(open_us: int, idle_us: int, share: float, pause_us: int) -> None:
+    """Otherwise a table that is read in slices would be read at the square of the share."""
+    assert ReadingPace(share=share).pause_us_after(open_us, idle_us) == pause_us
 
 
 def test_capture_that_lags_reads_larger_chunks() -> None:

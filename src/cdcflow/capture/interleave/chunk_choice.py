@@ -27,8 +27,9 @@ LAG_MIN_S = 1.0
 LAG_PART = 0.25
 """If a window is open for longer than `LAG_MIN_S` apart from reading, a chunk may take this part of it."""
 LAG_GROWTH = 8.0
-SHARE_SMALL = 0.5
-"""Below this share of the time chunks are as short as while their own table is written to."""
+SHARE_SLICED_MIN = 1 / 8
+"""A chunk's rows are read in at least this share of its time: windows that last longer hold changes for longer. What is
+missing to a smaller share is a pause between two windows."""
 FAILURES_COUNTED = 7
 """The pause after a failure grows from 0.2 to 12.8 s."""
 
@@ -151,9 +152,16 @@ class ChunkChoice:
         if known.exhausted or work.keys_count > self._backlog.limits.keys_waiting_max:
             return Chunk(*about, size=0, low=low, kind="keys", keys=work.take_keys())
         kind: Literal["whole", "range"] = "whole" if known.whole else "range"
-        single = work.still < QUIET_WINDOWS_MIN or self._backlog.pace.share < 1
-        rows_max = self._rows_max(known)
-        return Chunk(*about, size=known.size, low=low, kind=kind, single_connection=single, rows_max=rows_max)
+        share = self._backlog.pace.share
+        return Chunk(
+            *about,
+            size=known.size,
+            low=low,
+            kind=kind,
+            single_connection=work.still < QUIET_WINDOWS_MIN or share < 1,
+            rows_max=self._rows_max(known),
+            share=max(share, SHARE_SLICED_MIN),
+        )
 
     # ── how it went ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -210,7 +218,7 @@ class ChunkChoice:
         share = self._backlog.pace.share
         if work.still < QUIET_WINDOWS_MIN or share < 1:
             target, least = min(target, self._backlog.limits.chunk_time_live_s), 0.0
-        if work.quiet < QUIET_WINDOWS_MIN or share < SHARE_SMALL:
+        if work.quiet < QUIET_WINDOWS_MIN:
             target, least = min(target, self._backlog.limits.chunk_time_busy_s), 0.0
         work.paces.append(ChunkPace(read.seconds / read.chunk.size, read.opening_seconds))
         target = max(target, min(pace.opening_s for pace in work.paces))

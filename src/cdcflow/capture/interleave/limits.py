@@ -49,6 +49,11 @@ class ReadingPace:
     all_held: bool = False
     rows_max: int | None = None
 
+    def pause_us_after(self, open_us: int, idle_us: int) -> int:
+        """The pause after a window that was open this long, during which the server was idle for `idle_us`."""
+        busy_us = max(0, open_us - idle_us)
+        return max(0, int(busy_us * (1 / self.share - 1)) - idle_us)
+
 
 FULL_PACE = ReadingPace()
 """The pace without limits."""

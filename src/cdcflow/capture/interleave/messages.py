@@ -76,7 +76,9 @@ class Chunk:
     of the mark written before the chunk. `single_connection`: other transactions are arriving; the chunk is read
     through one connection, however large it is. `rows_max`: the limit on rows when the chunk is requested
     (`source.backfill.chunk_rows_max` and `rows_per_second_max`), which a source that reads more than `size` respects.
-    None means no limit.
+    None means no limit. `share`: of the time, how much the server may be busy with this chunk. Below 1, a source that
+    can reads a range in short slices with pauses between them; others ignore it, and the machine pauses after the
+    chunk.
     """
 
     table: TableId
@@ -91,6 +93,7 @@ class Chunk:
     single_connection: bool = False
     repairs: bool = False
     rows_max: int | None = None
+    share: float = 1.0
 
 
 # ── inputs ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -256,7 +259,8 @@ class ChunkRead:
     `rewritten`: the table is no longer what the plan pinned (VACUUM FULL, TRUNCATE, …); nothing was read, and the table
     must be planned and read from the start. `keys_left`: of a chunk of kind "keys", the keys that were not looked up,
     because the rows of the others are already large enough. `deleted`: how many deletes the run begins with (see
-    `Chunk.repairs`).
+    `Chunk.repairs`). `idle_seconds`: the part of `seconds` in which the server had nothing to do for the chunk (see
+    `Chunk.share`).
     """
 
     chunk: Chunk
@@ -271,6 +275,7 @@ class ChunkRead:
     rewritten: bool = False
     keys_left: KeySet | None = None
     deleted: int = 0
+    idle_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,13 +218,13 @@ class WindowSequence:
         """
         low, high = (token(self._epoch, self._windows + 1, end) for end in ("low", "high"))
         chunks: dict[TableId, Chunk] = {}
-        turns = 0
+        turns, turns_max = 0, self._backlog.limits.chunks_per_window if self._backlog.pace.share == 1 else 1
         behind = wants_snapshot = False
         for table in self._choice.turns(self._now_us):
             if self._choice.is_read(table):
                 self.stop(table, "done")
                 continue
-            if turns == self._backlog.limits.chunks_per_window:
+            if turns == turns_max:
                 break
             if self._choice.is_held(table):
                 continue
@@ -351,9 +351,10 @@ class WindowSequence:
             self._close_window()
 
     def _close_window(self) -> None:
-        share = self._backlog.pace.share
-        if share < 1 and self.window is not None and self.window.chunks:
-            pause_us = int((self._now_us - self.window.opened_us) * (1 / share - 1))
+        pace = self._backlog.pace
+        if pace.share < 1 and self.window is not None and self.window.chunks:
+            idle_us = int(sum(read.idle_seconds for read in self.window.reads.values()) * 1e6)
+            pause_us = pace.pause_us_after(self._now_us - self.window.opened_us, idle_us)
             self._open_not_before_us = self._now_us + min(pause_us, PAUSE_MAX_US)
         self.window = None
         self._delivered.forget()

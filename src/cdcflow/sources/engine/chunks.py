@@ -29,7 +29,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import pyarrow as pa
@@ -81,12 +81,14 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class PartRead:
-    """The result of reading a part of a chunk in a snapshot. `is_whole`: the part did not end early."""
+    """The result of reading a part of a chunk in a snapshot. `is_whole`: the part did not end early. `idle_seconds`:
+    how long the server had nothing to do between slices."""
 
     snapshot: Snapshot
     shape: Table
     batches: tuple[pa.RecordBatch, ...]
     is_whole: bool = True
+    idle_seconds: float = field(default=0.0, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,6 +402,7 @@ class Chunks(Generic[C, P, R]):
             exhausted=reached.exhausted,
             seconds=taken.seconds,
             opening_seconds=taken.opening_seconds,
+            idle_seconds=min((part.idle_seconds for part in taken.found), default=0.0),
         )
 
     def _read_by_others(self, chunk: Chunk, others: Readers) -> ChunkRead:

@@ -14,7 +14,7 @@ A dialect defines how rows are fetched and decoded, and how a statement names th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -26,6 +26,7 @@ from cdcflow.model.change import KeySet
 from cdcflow.model.digest import Buckets
 from cdcflow.model.table import Table
 from cdcflow.sources.engine.chunks import PartRead, Snapshot, TooLarge
+from cdcflow.sources.engine.slices import Slices
 from cdcflow.sources.engine.table_key import KEYS_AT_ONCE, Literals, TableKey
 
 KEYS_GROWTH = 16
@@ -79,6 +80,9 @@ class KeyPartRead(PartRead):
 
 class OrderedTable(ABC, Generic[C, F]):
     """A table in the order of its key, in one snapshot. `key` has no columns if the table has no key."""
+
+    slices: Slices | None = None
+    """Those in which `read` reads; None: it reads a part's rows by one statement."""
 
     def __init__(self, connection: C, snapshot: Snapshot, shape: Table, key: TableKey) -> None:
         self.connection = connection
@@ -207,28 +211,49 @@ class OrderedTable(ABC, Generic[C, F]):
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def read(self, part: KeyRange) -> Callable[[], KeyPartRead]:
-        limit = "" if part.rows_max is None else f" LIMIT {part.rows_max}"
-        fetched = self._fetch_part(part, self._where(part.after, part.upto), limit)
-        reached = part.after
-        if len(fetched):
-            reached = self.last_key(fetched)
-            self._check_progress(part.after, reached)
-        is_full = len(fetched) == part.rows_max
+        found: list[F] = []
+        reached, rows, size, is_whole = part.after, 0, 0, True
+        for rows_max in self._limits(part.rows_max):
+            limit = "" if rows_max is None else f" LIMIT {rows_max}"
+            fetched = self._fetch_part(self._where(reached, part.upto), limit, part.bytes_max - size)
+            found.append(fetched)
+            rows, size, is_whole = rows + len(fetched), size + len(fetched.data), fetched.is_whole
+            if len(fetched):
+                before, reached = reached, self.last_key(fetched)
+                self._check_progress(before, reached)
+            if not is_whole or rows == part.rows_max or len(fetched) != rows_max:
+                break
+            if size >= part.bytes_max:
+                is_whole = False
+                break
+        is_full = rows == part.rows_max
         return lambda: KeyPartRead(
             snapshot=self.snapshot,
             shape=self.shape,
-            batches=(self.decode(fetched),),
-            is_whole=fetched.is_whole and (part.is_last or not is_full),
-            bytes=len(fetched.data),
+            batches=tuple(self.decode(fetched) for fetched in found),
+            is_whole=is_whole and (part.is_last or not is_full),
+            bytes=size,
             reached=reached,
-            exhausted=fetched.is_whole and part.is_last and not is_full,
+            exhausted=is_whole and part.is_last and not is_full,
             has_whole_key=self.key.is_whole_number,
-            rows_counted=len(fetched),  # another process may keep the batches
+            rows_counted=rows,  # another process may keep the batches
+            idle_seconds=0.0 if self.slices is None else self.slices.idle_s,
         )
+
+    def _limits(self, rows_max: int | None) -> Iterator[int | None]:
+        """Yield the limit on the rows of each statement."""
+        if self.slices is None:
+            yield rows_max
+            return
+        rows = 0
+        for size in self.slices:
+            size_now = size if rows_max is None else min(size, rows_max - rows)
+            yield size_now
+            rows += size_now
 
     def read_among(self, part: KeyRange, buckets: Buckets) -> Callable[[], KeyPartRead]:
         where = f"{self._where(part.after, part.upto)} AND {self.among_buckets(buckets)}"
-        fetched = self._fetch_part(part, where)
+        fetched = self._fetch_part(where, "", part.bytes_max)
         reached = part.upto if fetched.is_whole else self.last_key(fetched)
         return lambda: KeyPartRead(
             snapshot=self.snapshot,
@@ -241,9 +266,9 @@ class OrderedTable(ABC, Generic[C, F]):
             rows_counted=0,
         )
 
-    def _fetch_part(self, part: KeyRange, where: str, limit: str = "") -> F:
+    def _fetch_part(self, where: str, limit: str, bytes_max: int) -> F:
         statement = f"{self.select} {self.by_index} WHERE {where} ORDER BY {self.key.names}{limit}"
-        return self.fetch(statement, part.bytes_max)
+        return self.fetch(statement, bytes_max)
 
     def sums(self, part: KeyRange, buckets: Buckets) -> KeyPartRead:
         rows = f"{self.source} {self.by_index} WHERE {self._where(part.after, part.upto)}"

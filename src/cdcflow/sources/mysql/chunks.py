@@ -33,6 +33,7 @@ from cdcflow.sources.engine.chunks import (
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.key_chunks import KeyPlan, KeyProgress
 from cdcflow.sources.engine.key_ranges import KeyPartRead, KeyRange
+from cdcflow.sources.engine.slices import SlicePaces
 from cdcflow.sources.engine.table_key import Literals
 from cdcflow.sources.mysql.backfill_replica import BackfillReplica
 from cdcflow.sources.mysql.catalog import CatalogTable
@@ -81,6 +82,7 @@ class MySQLChunks(ChunkDialect[Connection, KeyRange, KeyPartRead]):
         self._look_up = look_up
         self._describe = describe
         self._progress = KeyProgress()
+        self._paces = SlicePaces()
 
     def plan(self, connection: Connection, table: TableId, generation: int) -> Planned:
         entry, described = self._current(table)
@@ -143,6 +145,10 @@ class MySQLChunks(ChunkDialect[Connection, KeyRange, KeyPartRead]):
         with reading(connection, chunk.table), snapshots.snapshot(connection) as snapshot:
             ordered = Ordered(connection, snapshot, *self._pin_shape(connection, chunk.table))
             self._progress.check(ordered, chunk)
+            if chunk.kind == "range" and chunk.share < 1:
+                pace = self._paces.of(chunk.table)
+                pace.measure_round_trip(lambda: query(connection, "SELECT 1"))
+                ordered.slices = pace.slices(chunk.share)
             yield ordered
 
     @contextlib.contextmanager

@@ -48,6 +48,7 @@ from cdcflow.sources.engine.chunks import (
 )
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import advice
+from cdcflow.sources.engine.slices import SlicePaces, Slices
 from cdcflow.sources.postgres import keys as key_texts
 from cdcflow.sources.postgres.catalog import Relid, describe_all, load, refusals
 from cdcflow.sources.postgres.connection import Connection, has_no_encoding, map_error, query_row, quote_name
@@ -153,6 +154,7 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
         self._bytes_max = chunk_bytes_max
         self._pages_max: dict[TableId, int] = {}  # according to a table's last chunk
         self._decoders = ThreadPoolExecutor(2, thread_name_prefix="cdcflow-chunk-decode")
+        self._paces = SlicePaces()
 
     # ── engine.chunks.ChunkDialect ──────────────────────────────────────────────────────────────────────────
 
@@ -236,6 +238,10 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
         leaves = {p.leaf.rel.oid: p.leaf for p in shares[0].parts} if shares else {}
         root = PagePlan.from_json(chunk.plan).root
         with self._transaction(connection, chunk.table, root, list(leaves.values()), shares) as opened:
+            if chunk.kind == "range" and chunk.share < 1:
+                pace = self._paces.of(chunk.table)
+                pace.measure_round_trip(lambda: connection.execute("SELECT 1"))
+                opened = replace(opened, slices=pace.slices(chunk.share))
             yield opened
 
     @contextlib.contextmanager
@@ -341,7 +347,8 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
 
 @dataclass(frozen=True, slots=True)
 class OpenTable:
-    """Implements `engine.chunks.DigestingTable`. `shares`: the parts of the range chunk that is read."""
+    """Implements `engine.chunks.DigestingTable`. `shares`: the parts of the range chunk that is read. `slices`: those
+    in which `read` reads; None: it reads in pieces without a pause."""
 
     connection: Connection
     table: TableId
@@ -350,6 +357,7 @@ class OpenTable:
     described: DescribedTable
     decoders: ThreadPoolExecutor
     shares: Sequence[Share] = ()
+    slices: Slices | None = None
 
     @property
     def shape(self) -> Table:
@@ -383,7 +391,7 @@ class OpenTable:
         """Fetch a share's rows; see `read`. `which`: a further condition on the rows."""
         decoded: list[Future[pa.RecordBatch]] = []
         size, reached = 0, PageCursor(part.end)
-        for piece in (piece for p in part.parts for piece in p.pieces()):
+        for piece in self._pieces(part):
             if size >= part.bytes_max:
                 reached = piece.begin
                 break
@@ -396,6 +404,7 @@ class OpenTable:
                 reached = self._behind(piece, condition, count_rows(rows))
                 break
         is_whole = reached == PageCursor(part.end)
+        idle_s = 0.0 if self.slices is None else self.slices.idle_s
         return lambda: PagesRead(
             self.snapshot,
             self.shape,
@@ -404,7 +413,20 @@ class OpenTable:
             reached,
             # A page's size is not known where only some of its rows came.
             0 if which else size,
+            idle_seconds=idle_s,
         )
+
+    def _pieces(self, part: Share) -> Iterator[PageRange]:
+        """Yield the pages for one COPY each."""
+        if self.slices is None:
+            yield from (piece for pages in part.parts for piece in pages.pieces())
+            return
+        for pages in part.parts:
+            rest = pages
+            while rest.a < rest.b:
+                end = min(rest.b, rest.a + next(self.slices))
+                yield replace(rest, b=end)
+                rest = replace(rest, a=end, behind=0)
 
     def rows_with(self, keys: KeySet, bytes_max: int) -> tuple[Sequence[pa.RecordBatch], KeySet | None]:
         source = _whole_of(self.connection, self.root, self.table)
