@@ -1,6 +1,6 @@
 # The merge job, and Spark's own master and worker: a Java runtime, pyspark, and the jars fetched while it is built.
 #   docker build -f docker/merge.Dockerfile -t cdcflow-merge .
-FROM python:3.12.12-slim-bookworm AS java
+FROM python:3.12.15-slim-bookworm@sha256:34386ef0cb081344d7ec1c103ba398e6e9f64e9ab3a1509accc92a4e24a07258 AS java
 # hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install --yes --no-install-recommends openjdk-17-jre-headless \

@@ -113,7 +113,7 @@ def test_every_image_is_pinned(services: Mapping[str, Model]) -> None:
         if "build" in service:
             assert (repository.split("/")[0], tag) == ("cdcflow-dev", "local"), name
         else:
-            assert re.fullmatch(r"v?\d+\.\d+(\.\d+)?", tag), f"{name}: {service['image']}"
+            assert re.fullmatch(r"v?\d+\.\d+(\.\d+)?@sha256:[0-9a-f]{64}", tag), f"{name}: {service['image']}"
 
 
 def test_what_waits_can_be_answered(services: Mapping[str, Model]) -> None:
