@@ -122,6 +122,10 @@ test-ops: $(INSTALLED) ## the first month of an operator, and alerts that daemon
 	$(BIN)/python -m tests.servers.objects
 	$(BIN)/python -m pytest -m long $(PYTEST) tests/ops
 
+.PHONY: dashboard-picture
+dashboard-picture: $(INSTALLED) ## what Grafana's dashboard shows of two daemons, drawn from its queries, for docs/images (chromium, prometheus)
+	@CDCFLOW_PICTURES=$(abspath docs/images) $(BIN)/python -m pytest -m long -n0 tests/ops/test_dashboard.py
+
 .PHONY: test-budget test-takeover test-long test-kafka-faults test-format verify-soak test-stack test-servers test-cluster
 test-long: setup servers ## the tests that `make test` leaves out: whole stack, three brokers, more kill points, streaming merge
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope -m long --ignore tests/ops --ignore tests/chart --ignore tests/release --ignore tests/schedulers $(PYTEST)
