@@ -55,16 +55,17 @@ def merge(
     leave_interrupts_out()
     daemon = merging_daemon(settings)
     merged = prepare_merge(settings, say, say_progress, repeats=pause_s is not None)
+    tell_event = event_lines(as_json=False, file=sys.stderr)
     if pause_s is None:
-        report = merged() if daemon is None else wait_for_turn(merged)
+        with merges_in_fleet([settings], merged, None, tell_event) as merging_once:
+            report = merging_once() if daemon is None else wait_for_turn(merging_once)
         tell(report, json=json)
         if any(table.left_out is not None for table in report.tables):
             raise typer.Exit(failure.FINDINGS)
     else:
         if daemon is not None:
             typer.echo(f"the daemon of this log (process {daemon}) merges, too: {_ONE_IS_ENOUGH}", err=True)
-        tell_event = event_lines(as_json=False, file=sys.stderr)
-        with merges_in_fleet(settings, lambda: _merge_and_tell(merged, json), pause_s, tell_event) as merging:
+        with merges_in_fleet([settings], lambda: _merge_and_tell(merged, json), pause_s, tell_event) as merging:
             signals.again_and_again(merging, pause_s)
 
 

@@ -14,6 +14,8 @@ from cdcflow.cli.merge_output import plain, say, say_progress
 from cdcflow.config import Config, KafkaLog, load, seconds
 from cdcflow.config.places import check_writable, warehouse_places
 from cdcflow.daemon import signals
+from cdcflow.daemon.events import event_lines, leave_interrupts_out, send_structlog_to
+from cdcflow.daemon.fleet_component import merges_in_fleet
 from cdcflow.daemon.merge_process import exclusion_reasons, notify_of_cuts
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.log.maintenance import state_files
@@ -31,11 +33,15 @@ def merge_logs(configs: Sequence[Path], without: Sequence[str], every: str | Non
     first = next(iter(settings.values()))
     check_writable(warehouse_places(first))
     pause_s = None if once else (seconds(every) if every is not None else first.merge.every)
-    merged = notify_of_cuts(list(settings.values()), _merging(settings, without), repeats=pause_s is not None)
+    logs = list(settings.values())
+    merged = notify_of_cuts(logs, _merging(settings, without), repeats=pause_s is not None)
+    tell_event = event_lines(as_json=False, file=sys.stderr)
     if pause_s is not None:
-        signals.again_and_again(lambda: _merge_and_tell(merged, json), pause_s)
+        with merges_in_fleet(logs, lambda: _merge_and_tell(merged, json), pause_s, tell_event) as merging:
+            signals.again_and_again(merging, pause_s)
         return
-    report = merged()
+    with merges_in_fleet(logs, merged, None, tell_event) as merging_once:
+        report = merging_once()
     tell(report, json=json)
     if any(table.left_out is not None for table in report.tables):
         raise typer.Exit(failure.FINDINGS)
@@ -57,7 +63,6 @@ def _settings_by_name(configs: Sequence[Path]) -> dict[str, Config]:
 def _merging(settings: dict[str, Config], without: Sequence[str]) -> Callable[[], SeveralReport]:
     """A function that merges once, writes the result into each log's folder, and does the maintenance that is due."""
     from cdcflow import wiring
-    from cdcflow.daemon.events import leave_interrupts_out, send_structlog_to
     from cdcflow.tables.job import several_logs
     from cdcflow.tables.job.maintenance import UpkeepWhenDue
 

@@ -1,6 +1,6 @@
-"""Publishes what a process does into the register of its fleet: a daemon, and `cdcflow merge --every`.
+"""Publishes what a process does into the register of its fleet: a daemon, and `cdcflow merge`.
 
-    FleetComponent ──▶ Publishing (a thread) ──▶ fleet.registers      every `service.fleet.every`, and at the end
+    FleetComponent ──▶ ReportThread (a thread) ──▶ fleet.registers      every `service.fleet.every`, and at the end
 
 A register that cannot be written delays nothing: one event reports it, and the next report is tried as usual.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from cdcflow.config import Config, FleetMembership
@@ -129,15 +129,28 @@ class _Merging:
 
 @contextlib.contextmanager
 def merges_in_fleet(
-    settings: Config, merge: Callable[[], _T], every_s: float, tell: OnEvent
+    logs: Sequence[Config], merge: Callable[[], _T], every_s: float | None, tell: OnEvent
 ) -> Iterator[Callable[[], _T]]:
-    """The same merge, whose results are published in the meantime, if the settings have `service.fleet`."""
-    membership = settings.service.fleet
-    if membership is None:
-        yield merge
-        return
-    merging = _Merging(merge)
+    """The same merge, whose results are published in the meantime for each of its logs that has `service.fleet`.
 
+    `every_s`: how often it is repeated; None: it is a single one, such as that of a cron job.
+    """
+    merging = _Merging(merge)
+    threads = [
+        _merge_thread(settings, membership, merging, every_s, tell)
+        for settings in logs
+        if (membership := settings.service.fleet) is not None
+    ]
+    with contextlib.ExitStack() as ending:
+        for thread in threads:
+            thread.begin()
+            ending.callback(thread.end, wait=True)
+        yield merging
+
+
+def _merge_thread(
+    settings: Config, membership: FleetMembership, merging: _Merging, every_s: float | None, tell: OnEvent
+) -> ReportThread:
     def report(ended: bool) -> MemberReport:
         merged = state_files.of_merge(settings.log.folder) or {}
         return merge_report(
@@ -149,10 +162,5 @@ def merges_in_fleet(
             ended=ended,
         )
 
-    register = fleet_register(membership)
-    publication = ReportThread(register, membership, "merge", str(settings.merge.warehouse), report, tell)
-    publication.begin()
-    try:
-        yield merging
-    finally:
-        publication.end(wait=True)
+    place = str(settings.merge.warehouse)
+    return ReportThread(fleet_register(membership), membership, "merge", place, report, tell)

@@ -195,8 +195,9 @@ def _of_merges(merge: Member | None) -> Iterator[MemberFinding]:
         return
     report = merge.report
     if report.ended:
-        text = f"Merges on {report.place} were stopped at {utc(merge.reported_at)}."
-        yield MemberFinding("warning", text, "Start them.")
+        if "merge_every_s" in report.numbers:  # a single merge, such as a cron job's, has ended because it is done
+            text = f"Merges on {report.place} were stopped at {utc(merge.reported_at)}."
+            yield MemberFinding("warning", text, "Start them.")
     elif merge.is_silent:
         yield _silence("The process that merges", report, merge)
     yield from report.findings

@@ -1,7 +1,7 @@
 """What a member of a fleet publishes: a small JSON object, which its next one replaces. Pure.
 
     capture  the daemon, with the merges and comparisons that it knows of
-    merge    `cdcflow merge --every`, on another machine
+    merge    `cdcflow merge`, on another machine: again and again, or once, as a cron job does
 
 A report is read by another machine, perhaps of another version, and any process that can write into the register can
 write one. So what is read is checked field by field: texts are bounded, numbers are numbers, and a link leads to a web
@@ -38,7 +38,7 @@ NUMBERS = (
 """The numbers of a report; `…_at` and `fresh_as_of` are seconds since 1970, each omitted if it is not known.
 
 `budget_used`: the share of the log that the source may keep. `fresh_as_of`, `verified_at`: the oldest of all tables.
-`rows_different`: of the table that differs most.
+`rows_different`: of the table that differs most. `merge_every_s`: omitted by a process that merges once.
 """
 TEXTS = ("source", "reason", "merge_state", "merge_reason")
 _LINK = re.compile(r"https?://[^\s/@?#]+(/[^\s@?#]*)?")

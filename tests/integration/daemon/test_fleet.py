@@ -185,6 +185,11 @@ def test_merges_of_another_process_are_part_of_the_row(
         after = rows(server)["merged"]
         assert (after["state"], after["level"]) == ("capturing", "warning")
         assert "Merges on " in after["text"]
+        member.database.execute("INSERT INTO orders VALUES (2)")
+        by_cron = [sys.executable, "-m", "cdcflow.cli", "merge", "--once"]
+        merged = subprocess.run(by_cron, cwd=member.folder, capture_output=True, text=True, check=False)
+        assert merged.returncode == 0, merged.stderr
+        assert rows(server)["merged"]["level"] == "good"
     finally:
         if merging is not None:
             merging.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from tests.support.fleet.simulated import finding, report, with_numbers
@@ -113,6 +114,18 @@ def test_silent_merges_elsewhere_are_an_error_of_the_pipeline() -> None:
     found = row(member(), merging(silent=True))
     assert (found.state, found.level) == ("capturing", "error")
     assert "The process that merges on spark-1 has been silent" in texts(found)
+
+
+def test_single_merge_that_has_ended_is_no_finding() -> None:
+    """A cron job ends after each merge. Its numbers stay; only a process that repeats merges should be running."""
+    done = report(kind="merge", place="spark-1", state="idle", ended=True)
+    numbers = {"merge_cut": 7, "merge_offset": 31_337_000, "merge_ended_at": NOW - 2}
+    once = Member("shop", replace(done, numbers=numbers), NOW - 900, is_silent=True)
+    found = row(member(), once)
+    assert (found.level, found.findings) == ("good", [])
+    assert (found.row()["merge_cut"], found.row()["merge_place"]) == (7, "spark-1")
+    again = with_numbers(done, merge_every_s=60)
+    assert "Merges on spark-1 were stopped" in texts(row(member(), Member("shop", again, NOW, is_silent=False)))
 
 
 def test_merges_without_a_daemon_in_the_fleet_are_shown() -> None:

@@ -48,9 +48,16 @@ def capture_report(
 
 
 def merge_report(
-    merged: Mapping[str, Any], name: str, *, state: str, every_s: float, merge_every_s: float, ended: bool = False
+    merged: Mapping[str, Any],
+    name: str,
+    *,
+    state: str,
+    every_s: float,
+    merge_every_s: float | None,
+    ended: bool = False,
 ) -> MemberReport:
-    """The report of a process that merges. `merged`: how the last merge went, as the log's folder has it."""
+    """The report of a process that merges. `merged`: how the last merge went, as the log's folder has it.
+    `merge_every_s`: how often this process merges; None: once."""
     findings = list(_merge_findings(merged))
     numbers = {f"merge_{field}": merged.get(field) for field in _MERGE_FIELDS}
     numbers |= {"merge_left_out": merged.get("left_out"), "merge_every_s": merge_every_s}
