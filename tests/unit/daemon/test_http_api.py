@@ -369,7 +369,7 @@ def test_every_operation_can_be_requested_and_is_described(guarded: HttpServer, 
     assert [request["op"] for request in capture.asked] == list(OPERATIONS)
 
 
-PAGE = ("/page.css", "/page.js", "/words.js", "/plots.js", "/explorer.js")
+PAGE = ("/page.css", "/page.js", "/words.js", "/session.js", "/plots.js", "/explorer.js")
 SAMPLES: dict[str, object] = {"tables": ["public.orders"], "keys": [["7"]], "text": "a = 1", "count": 3, "flag": True}
 
 

@@ -36,7 +36,7 @@ from cdcflow.version import __version__
 
 FLEET_PAGE = Path(__file__).parent / "fleet_page"
 _FILES = {"index.html": "text/html", "fleet.css": "text/css", "fleet.js": "text/javascript"}
-_OF_THE_DAEMONS_PAGE = {"page.css": "text/css", "words.js": "text/javascript"}
+_OF_THE_DAEMONS_PAGE = {"page.css": "text/css", "words.js": "text/javascript", "session.js": "text/javascript"}
 
 
 @dataclass(frozen=True, slots=True)

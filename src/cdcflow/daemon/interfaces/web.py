@@ -47,6 +47,7 @@ _FILES = {
     "page.css": "text/css",
     "page.js": "text/javascript",
     "words.js": "text/javascript",
+    "session.js": "text/javascript",
     "plots.js": "text/javascript",
     "explorer.js": "text/javascript",
 }

@@ -1,13 +1,14 @@
 // The page of a fleet: asks its process every five seconds while it is looked at, and shows what has changed in place.
 // All texts come from members: they become text, never markup, and a link leads to a web page or is no link.
-import { ask, byId, clock, count, duration, make, Refused, send, setText, size } from "./words.js";
+import { ask, byId, clock, count, duration, make, Refused, setText, size } from "./words.js";
+import { answered, begin, lost, signedOut, tone, welcome } from "./session.js";
 
 const EVERY_MS = 5000, ROWS_MAX = 500;
 const TONES = { silent: "bad", unknown: "bad", halted: "bad", waiting: "warn", paused: "warn", stopped: "warn", "merges only": "warn", other: "warn", standby: "good", capturing: "good" };
 const LEVEL_TONES = { error: "bad", warning: "warn" };
 const ATTENTION = "needs attention";
 const rows = new Map();
-const state = { found: null, answeredAt: Date.now(), open: true, session: false, chosen: "", ...inAddress() };
+const state = { found: null, chosen: "", ...inAddress() };
 
 async function refresh() {
   if (document.hidden || state.busy) return;
@@ -24,36 +25,9 @@ async function refresh() {
   }
 }
 
-function answered() {
-  state.answeredAt = Date.now();
-  byId("lost").hidden = true;
-  document.body.classList.remove("is-lost");
-}
-
-function lost(error) {
-  const why = error instanceof Refused ? ` (${error.message})` : "";
-  setText(byId("lost"), `cdcflow fleet has not answered since ${clock(state.answeredAt / 1000)}${why}. What you see is from then; the page keeps trying.`);
-  byId("lost").hidden = false;
-  document.body.classList.add("is-lost");
-  tone(byId("state"), "no answer", "bad");
-}
-
-function signedOut() {
-  answered();
-  tone(byId("state"), "signed out", "warn");
-  byId("main").hidden = true;
-  byId("sign").hidden = false;
-  setText(byId("sign"), "Sign in");
-  state.session = false;
-  if (state.open) signIn();
-}
-
 function show(found) {
   const { pipelines, counts, outages, caller } = found;
-  byId("main").hidden = false;
-  state.session = caller.session;
-  byId("sign").hidden = !caller.needs_token;
-  setText(byId("sign"), caller.session ? `Sign out (${caller.name})` : "Sign in");
+  welcome(caller);
   setText(byId("version"), `cdcflow ${found.version}`);
   showOutages(outages);
   showStates(pipelines, counts);
@@ -62,11 +36,6 @@ function show(found) {
   const [text, kind] = bad || outages.length ? [`${count(bad)} with errors`, "bad"] : warned ? [`${count(warned)} with warnings`, "warn"] : !found.read ? ["reading", ""] : ["all is well", "good"];
   tone(byId("state"), pipelines.length || outages.length ? text : "no pipelines", pipelines.length || outages.length ? kind : "");
   setText(byId("source"), `${count(pipelines.length)} pipelines, ${count(counts.capturing)} of them capturing`);
-}
-
-function tone(element, text, kind) {
-  setText(element, text);
-  element.className = `pill ${kind}`;
 }
 
 function showOutages(outages) {
@@ -181,33 +150,7 @@ async function more(name, row) {
   if (state.found) show(state.found);
 }
 
-async function sign() {
-  if (state.session) { await send("DELETE", "api/v1/session", {}).catch(() => {}); state.open = false; refresh(); return; }
-  signIn();
-}
-
-function signIn() {
-  state.open = false;
-  byId("signin").returnValue = "no";
-  byId("signin").showModal();
-}
-
-byId("back").addEventListener("click", () => byId("signin").close("no"));
-byId("signin").addEventListener("close", async () => {
-  const token = byId("token").value;
-  byId("token").value = "";
-  if (byId("signin").returnValue !== "yes" || !token) return;
-  try {
-    await send("POST", "api/v1/session", { token });
-    setText(byId("signin-said"), "");
-    refresh();
-  } catch (error) {
-    setText(byId("signin-said"), error instanceof Refused ? error.message : "cdcflow fleet does not answer.");
-    signIn();
-  }
-});
-byId("sign").addEventListener("click", sign);
 byId("name").addEventListener("input", filtered);
-document.addEventListener("visibilitychange", refresh);
+begin("cdcflow fleet", refresh);
 await refresh();
 setInterval(refresh, EVERY_MS);

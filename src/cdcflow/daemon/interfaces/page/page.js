@@ -1,6 +1,7 @@
 // The page: asks the daemon every two seconds while it is looked at, and shows what has changed in place, so that
 // whoever works with a keyboard or a screen reader keeps their place.
 import { ask, byId, clock, count, duration, make, Refused, send, setText, size } from "./words.js";
+import { answered, begin, lost, signedOut, tone, welcome } from "./session.js";
 import { draw } from "./plots.js";
 import * as explorer from "./explorer.js";
 
@@ -21,7 +22,7 @@ const BY_STATE = { waiting: ["pause", "cancel", "adjust"], reading: ["pause", "c
 const TONES = { done: "good", failed: "bad", cancelled: "warn", paused: "warn" };
 const CAPTURE_TONES = { capturing: "good", paused: "warn", waiting: "warn", halted: "bad", standby: "good" };
 const rows = new Map();
-const state = { may: [], answeredAt: Date.now(), headroom: {}, historyAt: 0, tables: {}, open: true };
+const state = { may: [], headroom: {}, historyAt: 0, tables: {} };
 
 async function refresh() {
   if (document.hidden || state.busy) return;
@@ -35,49 +36,25 @@ async function refresh() {
       draw(await ask("api/v1/history"), state.headroom.limit_bytes);
     }
   } catch (error) {
-    if (error instanceof Refused && error.code === 401) signedOut();
-    else lost(error);
+    if (error instanceof Refused && error.code === 401) { state.may = []; signedOut(); }
+    else { lost(error); disableButtons(); }
   } finally {
     state.busy = false;
   }
 }
 
-function answered() {
-  state.answeredAt = Date.now();
-  byId("lost").hidden = true;
-  document.body.classList.remove("is-lost");
-}
-
-function lost(error) {
-  const why = error instanceof Refused ? ` (${error.message})` : "";
-  setText(byId("lost"), `The daemon has not answered since ${clock(state.answeredAt / 1000)}${why}. What you see is from then; the page keeps trying.`);
-  byId("lost").hidden = false;
-  document.body.classList.add("is-lost");
-  tone(byId("state"), "no answer", "bad");
+function disableButtons() {
   for (const button of document.querySelectorAll("#capture button, #tables button, #findings button")) button.disabled = true;
-}
-
-function signedOut() {
-  answered();
-  tone(byId("state"), "signed out", "warn");
-  byId("main").hidden = true;
-  byId("sign").hidden = false;
-  setText(byId("sign"), "Sign in");
-  state.session = false;
-  state.may = [];
-  if (state.open) signIn();
 }
 
 function show(found) {
   const { status, headroom, disk, caller } = found;
-  Object.assign(state, { may: caller.operations, headroom, tables: status.tables || {}, session: caller.session });
-  byId("main").hidden = false;
+  Object.assign(state, { may: caller.operations, headroom, tables: status.tables || {} });
+  welcome(caller);
   tone(byId("state"), status.state, CAPTURE_TONES[status.state] || "");
   setText(byId("source"), `${found.source.kind} into ${found.source.log}`);
   setText(byId("version"), `cdcflow ${found.version}`);
-  byId("sign").hidden = !caller.needs_token;
   byId("readonly").hidden = caller.needs_token;
-  setText(byId("sign"), caller.session ? `Sign out (${caller.name})` : "Sign in");
   captureButtons(status);
   showFindings(found.findings);
   showRecent(found.recent || []);
@@ -88,11 +65,6 @@ function show(found) {
   showTargets(status.targets || {});
   explorer.offer(Object.keys(state.tables).sort());
   explorer.mayReread(state.may.includes("reread"));
-}
-
-function tone(element, text, kind) {
-  setText(element, text);
-  element.className = `pill ${kind}`;
 }
 
 function captureButtons(status) {
@@ -309,35 +281,9 @@ function say(text) {
   state.silence = setTimeout(() => { byId("said").hidden = true; }, 8000);
 }
 
-async function sign() {
-  if (state.session) { await send("DELETE", "api/v1/session", {}).catch(() => {}); state.open = false; refresh(); return; }
-  signIn();
-}
-
-function signIn() {
-  state.open = false;
-  byId("signin").returnValue = "no";
-  byId("signin").showModal();
-}
-
-for (const one of document.querySelectorAll("[data-close]")) one.addEventListener("click", () => byId(one.dataset.close).close("no"));
-byId("signin").addEventListener("close", async () => {
-  const token = byId("token").value;
-  byId("token").value = "";
-  if (byId("signin").returnValue !== "yes" || !token) return;
-  try {
-    await send("POST", "api/v1/session", { token });
-    setText(byId("signin-said"), "");
-    refresh();
-  } catch (error) {
-    setText(byId("signin-said"), error instanceof Refused ? error.message : "The daemon does not answer.");
-    signIn();
-  }
-});
-byId("sign").addEventListener("click", sign);
 byId("filter").addEventListener("input", () => showTables(state.tables));
-document.addEventListener("visibilitychange", refresh);
 document.addEventListener("looked", () => explorer.mayReread(state.may.includes("reread")));
 explorer.begin(operate);
+begin("The daemon", refresh);
 await refresh();
 setInterval(refresh, EVERY_MS);
