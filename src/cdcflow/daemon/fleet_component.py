@@ -133,7 +133,7 @@ def merges_in_fleet(
 ) -> Iterator[Callable[[], _T]]:
     """The same merge, whose results are published in the meantime for each of its logs that has `service.fleet`.
 
-    `every_s`: how often it is repeated; None: it is a single one, such as that of a cron job.
+    `every_s`: how often it is repeated; `None` for a single one, such as that of a cron job.
     """
     merging = _Merging(merge)
     threads = [
