@@ -188,7 +188,7 @@ release: $(RELEASE)/.installed ## what is committed as sdists, manylinux wheels,
 	@$(BIN)/python -m tests.release.build $(RELEASE)/bin
 
 test-release: $(RELEASE)/.installed ## build a release twice and compare the bytes; install its wheels without a compiler
-	@CDCFLOW_RELEASE_TOOLS=$(RELEASE)/bin $(BIN)/python -m pytest -m long -n0 $(PYTEST) tests/release
+	@CDCFLOW_RELEASE_TOOLS=$(RELEASE)/bin $(BIN)/python -m pytest -m long -n0 $(PYTEST) tests/release/test_release.py
 
 .PHONY: test-schedulers
 test-schedulers: $(INSTALLED) ## the packages for Airflow, Dagster and MCP, and the sources for dbt, in real ones (each gets its own environment)
@@ -291,6 +291,20 @@ $(BOOK): $(INSTALLED)
 docs: $(BOOK) ## build the book into site/, strict: a broken link or anchor ends it
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	echo "the book is in site/index.html"
+
+DOCS_BRANCH ?= book
+DOCS_VERSION := $(shell sed -nE 's/^__version__ = "([0-9]+\.[0-9]+).*/\1/p' src/cdcflow/version.py)
+
+.PHONY: docs-version test-docs
+docs-version: docs ## add the book of this version to the branch DOCS_BRANCH=book, next to those of other versions, with a selector
+	@export NO_MKDOCS_2_WARNING=1 PATH="$(abspath $(BIN)):$$PATH"
+	mike deploy --quiet --config-file mkdocs.versions.yml --branch $(DOCS_BRANCH) --alias-type redirect --update-aliases $(DOCS_VERSION) latest
+	mike set-default --quiet --config-file mkdocs.versions.yml --branch $(DOCS_BRANCH) latest
+	echo "the branch $(DOCS_BRANCH) has the versions $$(mike list --branch $(DOCS_BRANCH) | tr '\n' ' ')"
+
+test-docs: $(BOOK) ## two versions of the book on a branch, and the selector in a browser (chromium)
+	@$(BIN)/python -m tests.page.browser
+	$(BIN)/python -m pytest -m long -n0 $(PYTEST) tests/release/test_book.py
 
 .PHONY: reference
 reference: $(INSTALLED) ## write the reference pages from the code: docs/settings.md, docs/options.md, docs/types.md
