@@ -1,6 +1,6 @@
-"""A file of Airflow's folder of DAGs: merge, then wait. Run as a program, it prints the tasks' results as JSON.
+"""A file of Airflow's folder of DAGs: merge, wait, compare. Run as a program, it prints the tasks' results as JSON.
 
-The variables CONFIG, SINCE, TABLES (with commas) and CDCFLOW are those of the test.
+The variables CONFIG, SINCE, TABLES (with commas), CDCFLOW, and COMPARES (1 or empty) are those of the test.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 
 from airflow.sdk import DAG
 
-from cdcflow_airflow import CutSensor, MergeOperator
+from cdcflow_airflow import CutSensor, MergeOperator, VerifyOperator
 
 settings = {"config": os.environ["CONFIG"], "program": os.environ["CDCFLOW"]}
 
@@ -27,6 +27,8 @@ with DAG("shop", schedule=None, start_date=datetime(2020, 1, 1, tzinfo=UTC), cat
         **settings,
     )
     merge >> wait
+    if os.environ["COMPARES"]:
+        wait >> VerifyOperator(task_id="compare", tables=os.environ["TABLES"].split(","), **settings)
 
 
 def main() -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 from tests.schedulers.environments import CDCFLOW, ROOT, environment_of, python_of
+from tests.servers.postgres import PostgresServer
+from tests.support.daemon.running_shop import Shop
 from tests.support.docs.pages import DOCS
 from tests.support.docs.pages import python_of as python_of_page
 from tests.support.log.hand_log import HandLog
@@ -64,9 +66,9 @@ def run(kind: str, script: Path, home: Path, *arguments: str, **variables: str) 
     return dict(json.loads(results[0]))
 
 
-def run_dag(pipeline: Pipeline, home: Path, since: str, *tables: str) -> dict[str, Any]:
+def run_dag(config: Path, home: Path, since: str, *tables: str, compares: bool = False) -> dict[str, Any]:
     """A run of the DAG in `airflow_script.py`: the state and the result of each task."""
-    variables = {"CONFIG": str(pipeline.config), "SINCE": since, "TABLES": ",".join(tables)}
+    variables = {"CONFIG": str(config), "SINCE": since, "TABLES": ",".join(tables), "COMPARES": "1" if compares else ""}
     return run("airflow", home / "dags" / "airflow_script.py", home, **variables)
 
 
@@ -146,7 +148,7 @@ def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_airflow_merges_and_waits_for_the_cut(pipeline: Pipeline, airflow_home: Path) -> None:
     """A run of a DAG in Airflow: the sensor gets the cut that the operator published."""
     pipeline.sell()
-    found = run_dag(pipeline, airflow_home, "2020-01-01T00:00:00+00:00", *TABLES)
+    found = run_dag(pipeline.config, airflow_home, "2020-01-01T00:00:00+00:00", *TABLES)
     assert found["merge"]["state"] == found["wait"]["state"] == "success"
     merged, waited = found["merge"]["value"], found["wait"]["value"]
     assert (merged["published"], merged["changes"], merged["excluded"]) == (True, dict.fromkeys(TABLES, 1), [])
@@ -161,8 +163,31 @@ def test_airflow_waits_while_the_cut_is_too_old_or_lacks_the_table(
 ) -> None:
     """A job that runs on yesterday's rows is worse than one that is late."""
     pipeline.sell()
-    found = run_dag(pipeline, airflow_home, since, table)
+    found = run_dag(pipeline.config, airflow_home, since, table)
     assert (found["merge"]["state"], found["wait"]["state"]) == ("success", "failed")
+
+
+def test_airflow_compares_source_and_copy(own_postgres: PostgresServer, airflow_home: Path, tmp_path: Path) -> None:
+    """A run fails if a row differs: what depends on it then waits for an operator."""
+    database = own_postgres.create_database("shop")
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY, note text)")
+    database.execute("INSERT INTO orders SELECT n, 'new' FROM generate_series(1, 50) AS n")
+    shop = Shop(tmp_path, database)
+    shop.rest["merge"] = {"engine": "local", "warehouse": "lake"}
+    shop.write()
+    shop.start()
+    try:
+        found = run_dag(shop.file, airflow_home, "2020-01-01T00:00:00+00:00", "public.orders", compares=True)
+        assert {name: task["state"] for name, task in found.items()} == dict.fromkeys(found, "success")
+        assert set(found) == {"merge", "wait", "compare"}
+        (publication,) = own_postgres.psql("SELECT pubname FROM pg_publication", "shop").split()
+        database.execute(f"ALTER PUBLICATION {publication} SET (publish = 'insert, delete, truncate')")
+        database.execute("UPDATE orders SET note = 'not published' WHERE id = 7")
+        database.execute(f"ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate')")
+        found = run_dag(shop.file, airflow_home, "2020-01-01T00:00:00+00:00", "public.orders", compares=True)
+        assert found["compare"]["state"] == "failed"
+    finally:
+        shop.kill()
 
 
 def test_dagster_has_the_tables_as_assets_and_reports_each_change_once(pipeline: Pipeline, tmp_path: Path) -> None:
