@@ -53,7 +53,7 @@ def sql(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """QueryAnswer a query over the current tables, without Spark.
+    """Answer a query over the current tables, without Spark.
 
     All tables show the same point in time: the latest published cut, unless an option names another. Nothing is
     written. An answer that would lack something is refused, with the reason.
@@ -114,7 +114,7 @@ def _rows(answer: QueryAnswer) -> Iterator[tuple[object, ...]]:
 
 
 def _shell(settings: Config, asked: AskedPoint, *, csv: bool, json: bool) -> None:
-    """QueryAnswer queries from the terminal, or from a pipe, until it ends. Each query shows the latest state."""
+    """Answer queries from the terminal, or from a pipe, until it ends. Each query shows the latest state."""
     is_terminal = sys.stdin.isatty()
     if is_terminal:
         typer.echo(_HELP, err=True)

@@ -5,7 +5,7 @@
 
 A report is read by another machine, perhaps of another version, and any process that can write into the register can
 write one. So what is read is checked field by field: texts are bounded, numbers are numbers, and a link leads to a web
-page. UnknownMember fields are ignored.
+page. Unknown fields are ignored.
 """
 
 from __future__ import annotations

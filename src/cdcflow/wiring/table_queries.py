@@ -55,7 +55,7 @@ class AskedPoint:
 
 
 def ask(config: Config, sql: str, asked: AskedPoint) -> QueryAnswer:
-    """QueryAnswer one SELECT in DuckDB's SQL over the tables of the configured pipeline.
+    """Answer one SELECT in DuckDB's SQL over the tables of the configured pipeline.
 
     Raises:
         ConfigurationError: the query is refused, a table is excluded or lacks rows, or only Spark
