@@ -148,8 +148,8 @@ def follow_laptop(machine: Machine) -> None:
     machine.wait_for_rows(machine.laptop / "warehouse", 2)
 
 
-def follow_server(machine: Machine) -> Path:
-    """The second section up to the settings. Returns those."""
+def follow_server(machine: Machine) -> None:
+    """The second section up to the settings."""
     script = block("bash", "useradd")
     assert script.count("shop.yaml") == 2
     machine.run(script.replace(" shop.yaml ", f" {machine.laptop}/shop.yaml "), ROOT)
@@ -160,7 +160,6 @@ def follow_server(machine: Machine) -> Path:
     changed = yaml.safe_load(machine.here(block("yaml", "path: /var/lib/cdcflow/shop/log")))
     assert settings["merge"].keys() == changed["merge"].keys()
     (etc / "shop.yaml").write_text(yaml.safe_dump({**settings, **changed}))
-    return etc / "shop.yaml"
 
 
 def start_unit(machine: Machine) -> None:
@@ -182,7 +181,7 @@ def test_pipeline_is_moved_from_the_laptop_to_the_server(machine: Machine) -> No
     slots = machine.slots()
     machine.stop()
     machine.database.execute("INSERT INTO orders VALUES (3, 'while no daemon runs')")
-    config = follow_server(machine)
+    follow_server(machine)
     machine.run(block("bash", "cp -r shop-log"), machine.laptop)
     start_unit(machine)
     state = machine.room / "var" / "lib" / "cdcflow" / "shop"
@@ -191,7 +190,7 @@ def test_pipeline_is_moved_from_the_laptop_to_the_server(machine: Machine) -> No
     machine.stop()
     log = machine.log()
     assert "chunk read" not in log.rpartition("capture started")[2]
-    status = json.loads(machine.run(f"cdcflow status --json -c {config}", state, SHOP_PASSWORD=PASSWORD))
+    status = json.loads(machine.run("cdcflow status --json -c /etc/cdcflow/shop.yaml", state, SHOP_PASSWORD=PASSWORD))
     assert status["tables"]["public.orders"]["rows"] == 2, "those of the laptop"
 
 
