@@ -58,8 +58,9 @@ def sql(
     the latest published cut. Any library that takes Arrow streams takes it; its `rows` are a `pyarrow.Table`.
 
     `live`: the latest sealed cut of the log, without a merge. `as_of`: the latest published cut at or before a cut's
-    number, a position or a time. `at_least`: wait up to `wait_s` seconds until everything up to this position of the
-    source (an LSN, `binlog.000003:77` or GTIDs) is in the tables. `incomplete`: also tables that lack rows.
+    number, a position or a time, or the first one that shows a transaction (`transaction:512`). `at_least`: wait up to
+    `wait_s` seconds until everything up to this position of the source (an LSN, `binlog.000003:77` or GTIDs) is in the
+    tables. `incomplete`: also tables that lack rows.
 
     Raises:
         ConfigurationError: the query is refused, or a table cannot be read as of then; the message says why.

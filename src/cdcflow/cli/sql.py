@@ -34,7 +34,8 @@ def sql(
         str | None,
         typer.Option(
             "--as-of",
-            help="The latest published cut at or before a cut's number, a position of the source, or a time.",
+            help="The latest published cut at or before a cut's number, a position of the source, or a time; or the"
+            " first one that shows a transaction (transaction:512).",
             show_default=False,
         ),
     ] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager
@@ -28,13 +29,15 @@ MEMORY_BYTES = 1 << 30
 """How much memory a query may use if `merge.memory_max` is not set; the rest is in temporary files."""
 
 POLL_S = 0.1
+_TRANSACTION = re.compile(r"transaction:(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class AskedPoint:
     """Which point in time a query shows: the latest published cut, or with `live` the latest sealed cut of the log.
 
-    `as_of`: the latest published one at or before a cut's number, a position or a time. `at_least`: not before this
+    `as_of`: the latest published one at or before a cut's number, a position or a time, or the first one that shows a
+    transaction of the log (`transaction:512`). `at_least`: not before this
     position of the source (an LSN, `binlog.000003:77` or GTIDs), for which it waits up to `wait_s` seconds.
     `incomplete`: also tables that lack rows.
     """
@@ -97,7 +100,38 @@ def states_of_tables(config: Config, asked: AskedPoint) -> dict[str, str]:
 def _cut(config: Config, engine: LocalEngine, asked: AskedPoint) -> Cut:
     from cdcflow.tables.job import moments
 
+    number = None if asked.as_of is None else _TRANSACTION.fullmatch(asked.as_of.strip())
+    if number is not None:
+        return _cut_with_transaction(config, engine, int(number[1]))
     return moments.find(engine.cuts(), warehouse(config), None, asked.as_of)
+
+
+def _cut_with_transaction(config: Config, engine: LocalEngine, number: int) -> Cut:
+    """The first published cut that shows a transaction of the log.
+
+    Raises:
+        ConfigurationError: the log has no such transaction, or no cut shows it yet.
+        HistoryLost: that cut has expired.
+    """
+    from cdcflow.tables.cut import cut_expired
+    from cdcflow.wiring.queries import open_for_queries
+
+    last = open_for_queries(config).transaction(number, limit=1).last_offset
+    cuts, first, is_first = engine.cuts(), None, False
+    for listed in reversed(cuts.list_cuts()):
+        cut = cuts.cut_by_number(listed.cut)
+        if is_first := _offset_of(config, cut) < last:
+            break
+        first = cut
+    if first is None:
+        raise ConfigurationError(
+            f"reading {warehouse(config)} as of transaction {number}: no published cut shows it yet",
+            remedy="run `cdcflow merge`, or query the log with --live",
+            runbook="no-cut",
+        )
+    if not is_first and (expired := cuts.latest_expired()):
+        raise cut_expired(warehouse(config), expired, expired)
+    return first
 
 
 @contextmanager

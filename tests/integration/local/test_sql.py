@@ -100,6 +100,23 @@ def test_every_table_shows_the_same_state(shop: Shop) -> None:
     assert "<td>2</td>" in found._repr_html_()
 
 
+def test_a_transaction_is_a_point_in_time(merge: Merge, warehouse: Path, format_name: str, tmp_path: Path) -> None:
+    """Its number is in every change of the log: the first cut that shows it, and a refusal where none does."""
+    made = Shop(HandLog(tmp_path / "numbered", has_transactions=True), merge, warehouse, format_name, tmp_path)
+    numbers = []
+    for number in (1, 2, 3):
+        made.sell(number)
+        numbers.append(made.log.next_offset - 2)  # each change is a transaction with its offset as its number
+        if number < 3:
+            made.merge()
+    for number, ids in zip(numbers[:2], ([10], [10, 20]), strict=True):
+        assert [row["id"] for row in made.ask(JOINED, as_of=f"transaction:{number}")] == ids
+    with pytest.raises(ConfigurationError, match="no published cut shows it yet"):
+        made.ask(JOINED, as_of=f"transaction:{numbers[2]}")
+    with pytest.raises(ConfigurationError, match="transaction 99"):
+        made.ask(JOINED, as_of="transaction:99")
+
+
 def test_rows_that_were_changed_or_deleted_are_not_in_the_answer(shop: Shop) -> None:
     shop.log.segment([(ORDERS, "u", {"id": 10, "product": 2, "note": "new"}), (ORDERS, "d", {"id": 20})])
     shop.merge()
