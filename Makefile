@@ -298,8 +298,8 @@ DOCS_VERSION := $(shell sed -nE 's/^__version__ = "([0-9]+\.[0-9]+).*/\1/p' src/
 .PHONY: docs-version test-docs
 docs-version: docs ## add the book of this version to the branch DOCS_BRANCH=book, next to those of other versions, with a selector
 	@export NO_MKDOCS_2_WARNING=1 PATH="$(abspath $(BIN)):$$PATH"
-	mike deploy --quiet --config-file mkdocs.versions.yml --branch $(DOCS_BRANCH) --alias-type redirect --update-aliases $(DOCS_VERSION) latest
-	mike set-default --quiet --config-file mkdocs.versions.yml --branch $(DOCS_BRANCH) latest
+	mike --quiet deploy --config-file mkdocs.versions.yml --branch $(DOCS_BRANCH) --alias-type redirect --update-aliases $(DOCS_VERSION) latest
+	mike --quiet set-default --config-file mkdocs.versions.yml --branch $(DOCS_BRANCH) latest
 	echo "the branch $(DOCS_BRANCH) has the versions $$(mike list --branch $(DOCS_BRANCH) | tr '\n' ' ')"
 
 test-docs: $(BOOK) ## two versions of the book on a branch, and the selector in a browser (chromium)
