@@ -1,4 +1,4 @@
-"""Slices: about half a millisecond of the server's time each, and together the share of the time that was asked for."""
+"""Slices: about half a millisecond of the server's time each, and together the requested share of the time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdcflow.sources.engine.slices import SLICE_S, SLICE_S_MAX, SlicePace, Slice
 
 
 class Server:
-    """Reads units at a steady speed, over a network. Its clock stands still but for what it does."""
+    """Reads units at a steady speed, over a network. Its clock moves only while it works or waits."""
 
     def __init__(self, units_per_second: float = 1e6, round_trip_s: float = 0.0) -> None:
         self.now_s = self.busy_s = 0.0
@@ -80,7 +80,7 @@ def test_slices_are_longer_over_a_long_way_but_not_much() -> None:
 
 
 def test_single_slow_answer_does_not_count_as_a_round_trip() -> None:
-    """A server that was busy once would be thought to be idle during each statement from then on."""
+    """A server that was busy once would count as idle during each later statement."""
     server = Server(round_trip_s=0.001)
     server.pace.measure_round_trip(server.ask)
     server.pace.measure_round_trip(lambda: server.pass_time(1.0))

@@ -75,7 +75,7 @@ def test_chunks_grow_to_their_time_while_no_transaction_waits() -> None:
     assert [reading.window() for _ in range(6)] == [32, 64, 128, 200, 200, 200]
 
 
-def test_below_the_full_pace_the_source_is_told_its_share() -> None:
+def test_chunk_has_the_share_of_the_time_that_it_may_take() -> None:
     """So it can read in slices. A chunk that took hours would hold changes for as long."""
     reading = Reading()
     for share, told in ((1.0, 1.0), (0.5, 0.5), (1 / 8, 1 / 8), (1 / 1024, 1 / 8)):

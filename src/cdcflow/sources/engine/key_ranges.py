@@ -82,7 +82,7 @@ class OrderedTable(ABC, Generic[C, F]):
     """A table in the order of its key, in one snapshot. `key` has no columns if the table has no key."""
 
     slices: Slices | None = None
-    """Those in which `read` reads; None: it reads a part's rows by one statement."""
+    """Those in which `read` reads; without any, one statement reads a part's rows."""
 
     def __init__(self, connection: C, snapshot: Snapshot, shape: Table, key: TableKey) -> None:
         self.connection = connection

@@ -348,7 +348,7 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
 @dataclass(frozen=True, slots=True)
 class OpenTable:
     """Implements `engine.chunks.DigestingTable`. `shares`: the parts of the range chunk that is read. `slices`: those
-    in which `read` reads; None: it reads in pieces without a pause."""
+    in which `read` reads; without any, it reads in pieces without a pause."""
 
     connection: Connection
     table: TableId
