@@ -100,6 +100,7 @@ class Capture:
         """Called by the capture's thread when it becomes active (True), and when it becomes the standby."""
         self._late = late or LateTraces()
         self._newest_checkpoint = newest_checkpoint
+        self._found: Checkpoint | None = None  # by `_check_log_of`: reading it from brokers or a store takes its time
         self._limits = limits
         first = CaptureSettings(open_source, open_log, limits, pace, releases=releases)
         if governor is not None:
@@ -339,7 +340,10 @@ class Capture:
         """Raise an error if this standby has no log to continue: it would begin a new log, and read all tables
         again."""
         who = leadership.waited_for
-        if who is not None and not leadership.log_is_on_peers and self._newest_checkpoint().cut == 0:
+        if who is None or leadership.log_is_on_peers:
+            return
+        self._found = self._newest_checkpoint()
+        if self._found.cut == 0:
             raise ConfigurationError(
                 f"replacing {who.name}: this machine has no log at the place that the settings name",
                 remedy="both daemons need the same log: a folder that both machines mount, a topic, or a replicated "
@@ -401,7 +405,7 @@ class Capture:
     def _is_paused(self) -> bool:
         """Whether the capture is paused and not resumed yet. The log records a pause, so it outlasts this process."""
         if self._paused is None:
-            found = self._newest_checkpoint()
+            found, self._found = self._found or self._newest_checkpoint(), None
             progress = Progress.from_json(found.progress)
             self._paused = progress.capture_paused
             self._late.begin(progress.commands)

@@ -247,7 +247,9 @@ class Leadership:
             self._see(holder)
 
     def _see(self, holder: Holder | None) -> None:
-        """Note that another process holds the lease."""
+        """Note that another process holds the lease. Not if it is this one, whose record was answered too late to count."""
+        if holder is not None and holder.is_own:
+            return
         before, self._holder, self._waited_for = self._waited_for, holder, holder or _UNKNOWN
         if before is None or before.name != self._waited_for.name:
             self._on_event("standing by", {"active": self._waited_for.name})

@@ -91,7 +91,7 @@ class NumberedLease:
         record = {} if latest is None else _parse(latest[1])
         if "holder" not in record or record.get("released"):
             return None
-        return Holder(str(record["holder"]), record.get("since"))
+        return Holder(str(record["holder"]), record.get("since"), is_own=record.get("id") == self._id)
 
     def release(self) -> None:
         """Record that the lease is free, so that a standby takes it at once."""

@@ -21,7 +21,7 @@ from cdcflow.wiring.plugged import lacking
 FILE_NAME = "lease"
 STORE_WATCHED_EVERY_S = 0.5
 """Each time is a request to the object store."""
-TOPIC_WATCHED_EVERY_S = 0.3
+TOPIC_WATCHED_EVERY_S = 0.2
 ANSWERS_WITHIN_S = 15.0
 """How long a command waits for the lease."""
 

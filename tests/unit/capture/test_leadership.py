@@ -238,3 +238,18 @@ def test_daemon_that_gave_the_lease_back_waits_as_a_standby_once_it_is_taken(is_
             assert lease.asked == before
     finally:
         leadership.close()
+
+
+def test_lease_whose_own_record_was_answered_too_late_makes_no_standby() -> None:
+    """A new pipeline on a slow machine would refuse to begin its log: a standby continues the log of another daemon."""
+    lease = Lease(held=False)
+    lease.other = Holder(leaderships.this_process(), is_own=True)
+    told: list[str] = []
+    leadership = Leadership(lambda: lease, lambda event, fields: told.append(event))
+    try:
+        lease.on_hold = lambda: setattr(lease, "held", lease.asked > 2)
+        assert leadership.take(lambda: False)
+        assert leadership.waited_for is None
+        assert told == ["lease taken"]
+    finally:
+        leadership.close()

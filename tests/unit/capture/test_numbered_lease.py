@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from cdcflow.capture.numbered_lease import NumberedLease
 from cdcflow.errors import SinkUnavailable
 
@@ -16,6 +18,8 @@ class Place:
     def __init__(self) -> None:
         self.records: dict[int, bytes] = {}
         self.loses_answers = False
+        self.takes: Callable[[], None] = lambda: None
+        """Called before an answer."""
 
     def latest(self) -> tuple[int, bytes] | None:
         return max(self.records.items(), default=None)
@@ -24,6 +28,7 @@ class Place:
         if number in self.records:
             return False
         self.records[number] = content
+        self.takes()
         if self.loses_answers:
             raise SinkUnavailable("no answer")
         return True
@@ -126,3 +131,15 @@ def test_standby_requests_the_lease_when_it_expires() -> None:
     daemons.now_s += daemons.second.watched_every_s
     assert daemons.second.watched_every_s == WATCHED_EVERY_S  # a store that does not answer is spared
     assert daemons.second.hold()
+
+
+def test_holder_whose_answer_came_too_late_is_no_other_daemon() -> None:
+    """A new pipeline on a slow machine would take itself for the standby of a daemon whose log it does not find."""
+    daemons = Daemons()
+    daemons.place.takes = lambda: setattr(daemons, "now_s", daemons.now_s + TTL_S)
+    assert not daemons.first.hold()
+    daemons.place.takes = lambda: None
+    for lease, is_own in ((daemons.first, True), (daemons.second, False)):
+        holder = lease.holder()
+        assert holder is not None and holder.is_own == is_own
+    assert daemons.first.hold()

@@ -13,10 +13,11 @@ from typing import Protocol
 @dataclass(frozen=True, slots=True)
 class Holder:
     """The daemon that holds a lease. `since`: when it took the lease, in seconds since 1970; None if the lease's place
-    does not record it."""
+    does not record it. `is_own`: this very lease holds it, although its `hold` may have returned False."""
 
     name: str
     since: float | None = None
+    is_own: bool = False
 
 
 class DaemonLease(Protocol):

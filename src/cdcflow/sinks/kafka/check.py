@@ -34,7 +34,7 @@ def check(topics: Topics, *, deep: bool = False, history: LogLocation | None = N
     with topics.reader(topics.name) as reader:
         low, end = reader.bounds()
         readable = [s for s in state.topic_ranges if s.topic_offset >= low]
-        if (expired := expired_whole(topics, state, history)) is not None:
+        if (expired := expired_whole(topics, state, history, low)) is not None:
             seen.fault(where, expired)
         if not readable:
             return seen.report(state.checkpoint.next_offset)

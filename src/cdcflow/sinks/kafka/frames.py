@@ -35,17 +35,22 @@ def frames(
 def last_cut(topics: Topics, state: TopicState) -> int | None:
     """The number of the cut that the log's topic ends with (0: no cut; None: the brokers have deleted it)."""
     with topics.reader(topics.name) as reader:
-        low, high = reader.bounds()
-        known = state.topic_ranges[-1].topic_offset if state.topic_ranges else -1
-        begin, back = high, 8
-        while begin > low:
-            begin, back = max(low, high - back), back * 8
-            last: int | None = None
-            for message in reader.messages(begin, high):
-                if message.key == bytes((FrameKind.CUT, 0)):
-                    last = cut_number(message.value)
-                elif message.key == bytes((HEAD, 0)):
-                    last = head_from(message.value).base.cut
-            if last is not None:
-                return last
+        return last_cut_of(reader, state)
+
+
+def last_cut_of(reader: PartitionReader, state: TopicState) -> int | None:
+    """The same, by a reader of the log's topic."""
+    low, high = reader.bounds()
+    known = state.topic_ranges[-1].topic_offset if state.topic_ranges else -1
+    begin, back = high, 8
+    while begin > low:
+        begin, back = max(low, high - back), back * 8
+        last: int | None = None
+        for message in reader.messages(begin, high):
+            if message.key == bytes((FrameKind.CUT, 0)):
+                last = cut_number(message.value)
+            elif message.key == bytes((HEAD, 0)):
+                last = head_from(message.value).base.cut
+        if last is not None:
+            return last
     return None if 0 <= known < low else 0

@@ -25,12 +25,16 @@ class TopicRegister:
     def __init__(self, log: Topics, wait_s: float) -> None:
         self._topics = replace(log, name=f"{log.name}.lease", wait_s=wait_s)
         self._sender: Sender | None = None
+        self._prepared: Sender | None = None
+        """Connected while another process holds the lease, so that `add` need not wait for that."""
         self._reader: PartitionReader | None = None
         self._number = 0
         self._record: tuple[int, bytes] | None = None
         self._read_until = 0
 
     def latest(self) -> tuple[int, bytes] | None:
+        if self._reader is not None and self._sender is None and self._prepared is None:  # it is not read only once
+            self._prepared = Sender(self._topics)
         reader = self._open()
         low, high = reader.bounds()
         for message in reader.messages(max(low, self._read_until), high):
@@ -54,10 +58,14 @@ class TopicRegister:
             self._leave()
             raise
         self._number = number
+        self._record = number, content  # readers may not see it yet
         return True
 
     def close(self) -> None:
         self._leave()
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            prepared.leave()
         reader, self._reader, self._read_until, self._record = self._reader, None, 0, None
         if reader is not None:
             reader.__exit__()
@@ -70,7 +78,9 @@ class TopicRegister:
 
     def _fence(self) -> None:
         self._leave()
-        self._sender = Sender(self._topics)
+        sender, self._prepared = self._prepared or Sender(self._topics), None
+        sender.fence()
+        self._sender = sender
 
     def _leave(self) -> None:
         sender, self._sender = self._sender, None

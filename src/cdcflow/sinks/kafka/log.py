@@ -111,7 +111,10 @@ class KafkaLog:
     After an error the log is dead: every call raises that error, except `close`.
     """
 
-    def __init__(self, topics: Topics, sender: Sender, state: TopicState, scratch: Path, *, is_new: bool) -> None:
+    def __init__(
+        self, topics: Topics, sender: Sender, state: TopicState, scratch: Path, *, is_new: bool, low: int
+    ) -> None:
+        """`low`: the first topic offset that the brokers have."""
         self._topics = topics
         self._sender = sender
         self._scratch = scratch
@@ -137,7 +140,7 @@ class KafkaLog:
         self._state_records.append(states.of_writer(self.epoch, f"process {os.getpid()} on {socket.gethostname()}"))
         if is_new and state.identity is not None:
             self._state_records.append(states.of_log(self.log_id, state.identity))
-        self._state_records += [states.of_expired(s) for s in _expired_ranges(topics, state)]
+        self._state_records += [states.of_expired(s) for s in _expired_ranges(state, low)]
         self._begin_range()
         with self._syncing, self._deadly():
             self._sync_last_cut()
@@ -178,10 +181,11 @@ class KafkaLog:
             SinkUnavailable: the brokers do not answer.
         """
         attempted = f"opening the log in topic {topics.name}"
+        sender = Sender(topics)  # connects while the topics are checked
         if not accept_loss:
             loss.check_there(topics, attempted, folder)
         _check_topics(topics, topics.make(), attempted)
-        sender = Sender(topics)
+        sender.fence()
         found = read_state(topics)
         if accept_moved and found.identity is not None:
             owned = replace(found, identity=identity)
@@ -190,7 +194,7 @@ class KafkaLog:
                 _check_source(found.identity, identity, attempted, renamed=accept_renamed, replaced=accept_replaced)
             owned = _owned_state(found, identity, attempted, copy_of, accept_timeline=accept_timeline)
         owned = replace(owned, epoch=max(owned.epoch, after_epoch or owned.epoch))
-        loss.check(topics, found, attempted, folder, history, accepted=accept_loss, reopened=reopened)
+        low = loss.check(topics, found, attempted, folder, history, accepted=accept_loss, reopened=reopened)
         with storing(f"{attempted}: creating a folder for large transactions"):
             if scratch is not None:
                 scratch.mkdir(parents=True, exist_ok=True)
@@ -199,7 +203,7 @@ class KafkaLog:
                     shutil.rmtree(left, ignore_errors=True)
             room = Path(tempfile.mkdtemp(prefix=_ROOM, dir=scratch))
         try:
-            made = cls(topics, sender, owned, room, is_new=owned.identity != found.identity)
+            made = cls(topics, sender, owned, room, is_new=owned.identity != found.identity, low=low)
             loss.note(folder, made.log_id)
             return made
         except BaseException:
@@ -589,10 +593,6 @@ def _newer(known: int | None, xids: Uint64s) -> int:
     return int(base + np.uint32(max(0, int((low - base).view(np.int32).max()))))
 
 
-def _expired_ranges(topics: Topics, state: TopicState) -> list[TopicRange]:
-    """Topic ranges that the brokers have deleted."""
-    if not state.topic_ranges:
-        return []
-    with topics.reader(topics.name) as reader:
-        low = reader.bounds()[0]
+def _expired_ranges(state: TopicState, low: int) -> list[TopicRange]:
+    """Topic ranges that the brokers have deleted: those before the topic offset `low`."""
     return [s for s in state.topic_ranges[:-1] if s.topic_offset < low]

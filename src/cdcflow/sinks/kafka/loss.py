@@ -16,7 +16,7 @@ from cdcflow.log.disk.layer import OS_LAYER, storing, write_file
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.read.reader import LogLocation
 from cdcflow.sinks.kafka.failures import GONE
-from cdcflow.sinks.kafka.frames import last_cut, read_state
+from cdcflow.sinks.kafka.frames import last_cut_of, read_state
 from cdcflow.sinks.kafka.state import TopicState
 from cdcflow.sinks.kafka.topics import Admin, Topics
 
@@ -48,8 +48,8 @@ def check(
     *,
     accepted: bool = False,
     reopened: bool = False,
-) -> None:
-    """Check that the topic has everything up to its checkpoint.
+) -> int:
+    """Check that the topic has everything up to its checkpoint. Return the first topic offset that the brokers have.
 
     `folder`: this machine's note (see `note`). `history`: where sealed segments are. `accepted`: an operator accepts
     that rows are gone, and has all tables read again. `reopened`: this process had the log open before, so expiry since
@@ -59,7 +59,9 @@ def check(
         InvariantViolated: the log's topic does not end at the checkpoint.
         HistoryLost: everything up to the checkpoint is gone, or the log itself.
     """
-    if (cut := last_cut(topics, state)) not in (None, state.checkpoint.cut):
+    with topics.reader(topics.name) as reader:
+        low, cut = reader.bounds()[0], last_cut_of(reader, state)
+    if cut not in (None, state.checkpoint.cut):
         raise InvariantViolated(
             f"{attempted}: it ends with cut {cut}, and topic {topics.state} says {state.checkpoint.cut}: one of "
             f"them was recreated, or lost committed records",
@@ -67,7 +69,7 @@ def check(
             runbook="topic-gone",
         )
     if accepted:
-        return
+        return low
     if state.identity is None:
         if (known := _read_note(folder)) is not None:
             raise HistoryLost(
@@ -76,19 +78,21 @@ def check(
                 remedy=_BEGIN_ANEW,
                 runbook="topic-gone",
             )
-    elif not reopened and (expired := expired_whole(topics, state, history)) is not None:
+    elif not reopened and (expired := expired_whole(topics, state, history, low)) is not None:
         raise HistoryLost(
             f"{attempted}: {expired}",
             remedy=f"keep records in the topic for longer (retention.ms, retention.bytes); then {ACCEPTED}",
             runbook="topic-expired",
         )
+    return low
 
 
-def expired_whole(topics: Topics, state: TopicState, history: LogLocation | None) -> str | None:
-    """Why no row of the log up to its checkpoint can be read; None if one can, or if there are no rows."""
+def expired_whole(topics: Topics, state: TopicState, history: LogLocation | None, low: int) -> str | None:
+    """Why no row of the log up to its checkpoint can be read; None if one can, or if there are no rows.
+
+    `low`: the first topic offset that the brokers have.
+    """
     upto = state.checkpoint.next_offset - 1
-    with topics.reader(topics.name) as reader:
-        low = reader.bounds()[0]
     if upto < 1 or any(s.topic_offset >= low and s.first_offset <= upto for s in state.topic_ranges):
         return None
     if _last_sealed_offset(history, state) >= upto:

@@ -25,18 +25,24 @@ TRANSACTION_TIMEOUT_MS = 600_000
 Readers wait that long unless the log is opened earlier. Sending a transaction of the source takes less than this.
 """
 QUEUED_KBYTES_MAX = 32 << 10
+CONNECTED_WITHIN_S = 1.0
 
 OnDelivery = Callable[[KafkaError | None, Message], None]
 
 
 class Sender:
-    """The exclusive right to write a log's topics, taken from its previous holder. Used by one thread at a time."""
+    """A producer for a log's topics, which has the exclusive right to write them after `fence`. Used by one thread at
+    a time.
+
+    It connects in the background from its creation on. One that must be fast is created some time before `fence`.
+    """
 
     def __init__(self, topics: Topics) -> None:
         self._attempted = f"writing the log in topic {topics.name}"
+        self._opening = f"opening the log in topic {topics.name}"
         self._errors = ErrorCallback()
+        self._topic = topics.name
         self._wait_s = topics.wait_s
-        opening = f"opening the log in topic {topics.name}"
         settings: dict[str, Any] = {
             "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
             "linger.ms": 1,
@@ -48,13 +54,24 @@ class Sender:
         try:
             self._producer = Producer(settings)
         except KafkaException as error:
-            raise refused_option(error, opening) from None
+            raise refused_option(error, self._opening) from None
+
+    def fence(self) -> None:
+        """Take the exclusive right from its previous holder, whose open transaction the brokers end.
+
+        Raises:
+            ConfigurationError: the brokers refuse.
+            SinkUnavailable: they do not answer.
+        """
+        # Without a connection the library waits half a second before it tries again.
+        with contextlib.suppress(KafkaException):
+            self._producer.list_topics(self._topic, timeout=min(CONNECTED_WITHIN_S, self._wait_s))
         try:
             self._producer.init_transactions(self._wait_s)
         except KafkaException as error:
             with contextlib.suppress(KafkaException):
                 self._producer.poll(0)
-            raise map_error(error, opening, self._errors) from None
+            raise map_error(error, self._opening, self._errors) from None
 
     def begin(self) -> None:
         """Begin a transaction."""
