@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import signal
 import subprocess
@@ -43,11 +44,14 @@ class Member:
     output: Path
     arguments: Sequence[str] = ()
     process: subprocess.Popen[bytes] | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def start(self) -> None:
         with self.output.open("ab") as output:
             command = [sys.executable, "-m", "cdcflow", "run", "--wait", *self.arguments, "--config", str(self.config)]
-            self.process = subprocess.Popen(command, stdout=output, stderr=output, cwd=self.config.parent)
+            self.process = subprocess.Popen(
+                command, stdout=output, stderr=output, cwd=self.config.parent, env=os.environ | self.environment
+            )
 
     @property
     def runs(self) -> bool:
@@ -90,6 +94,8 @@ class Pair:
     proxies: Sequence[TcpProxy] = ()
     changed_first: Mapping[str, Any] = field(default_factory=dict)
     arguments: Sequence[str] = ()
+    environments: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {})
+    """Variables of each daemon's environment."""
 
     def __enter__(self) -> Pair:
         self.bank.other_settings = {**self.bank.other_settings, "service": {"lease": dict(self.lease)}}
@@ -99,7 +105,10 @@ class Pair:
         common = yaml.safe_load(self.bank.config_path.read_text())
         for config, changed in zip(configs, (self.changed_first, self.changed), strict=True):
             config.write_text(yaml.safe_dump(_merged(common, changed)))
-        self.members = [Member(c, self.bank.folder / f"{c.stem}.out", self.arguments) for c in configs]
+        self.members = [
+            Member(config, self.bank.folder / f"{config.stem}.out", self.arguments, environment=environment)
+            for config, environment in zip(configs, self.environments, strict=True)
+        ]
         self.members[0].start()
         wait_until(self.members[0].is_active, "the first daemon to be active", more=self.members[0].text)
         self._ready(self.members[1])

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from confluent_kafka.cimpl import NewTopic
 
-from cdcflow.errors import OutcomeUnknown
+from cdcflow.errors import OutcomeUnknown, SinkUnavailable
 from cdcflow.sinks.kafka.failures import Fenced
 from cdcflow.sinks.kafka.producer import Sender
 from cdcflow.sinks.kafka.topics import COMPACTED, Admin, PartitionReader, Topics
@@ -33,6 +33,14 @@ class TopicRegister:
         self._read_until = 0
 
     def latest(self) -> tuple[int, bytes] | None:
+        try:
+            return self._latest()
+        except SinkUnavailable:
+            # The library counts by the time of day: a client whose clock was set back answers nothing for that long.
+            self.close()
+            raise
+
+    def _latest(self) -> tuple[int, bytes] | None:
         if self._reader is not None and self._sender is None and self._prepared is None:  # it is not read only once
             self._prepared = Sender(self._topics)
         reader = self._open()
@@ -54,7 +62,7 @@ class TopicRegister:
         except Fenced:
             self._leave()
             return False
-        except OutcomeUnknown:
+        except (OutcomeUnknown, SinkUnavailable):
             self._leave()
             raise
         self._number = number
