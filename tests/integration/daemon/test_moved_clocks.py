@@ -1,8 +1,8 @@
 """The time of day of one machine jumps by an hour while two daemons share a lease: one of them writes, nothing is lost.
 
 Leases, terms and epochs count by clocks that are never set. An object store is the exception: it refuses requests that
-are signed with a wrong time, so a daemon whose clock is wrong cannot hold a lease there. Kafka's client library waits by the
-time of day: one whose clock is set back answers nothing, until cdcflow replaces it.
+are signed with a wrong time, so a daemon whose clock is wrong cannot hold a lease there. Kafka's client library waits
+by the time of day: one whose clock is set back answers nothing, until cdcflow replaces it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def jump(
         pair = ending.enter_context(Pair(bank, lease, changed or {}, environments=environments))
         bank.start_writing(seed=11)
         ending.callback(bank.stop_writing)
-        first, second = pair.members
+        second = pair.members[1]
         taken = second.count(TAKEN)
         clocks[0].move(by_s)
         if is_refused:

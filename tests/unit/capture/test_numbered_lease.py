@@ -141,5 +141,6 @@ def test_holder_whose_answer_came_too_late_is_no_other_daemon() -> None:
     daemons.place.takes = lambda: None
     for lease, is_own in ((daemons.first, True), (daemons.second, False)):
         holder = lease.holder()
-        assert holder is not None and holder.is_own == is_own
+        assert holder is not None
+        assert holder.is_own == is_own
     assert daemons.first.hold()
