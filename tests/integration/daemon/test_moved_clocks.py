@@ -19,7 +19,7 @@ from tests.support.daemon.bank import Bank, Branch
 from tests.support.daemon.lease_takeovers import TAKEN, Pair
 from tests.support.daemon.moved_clock import MovedClock
 from tests.support.daemon.mysql_bank import MySQLBank
-from tests.support.polling import wait_until
+from tests.support.polling import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.long
 HOUR_S = 3600
@@ -103,7 +103,15 @@ def jump(
 
 
 def captures(pair: Pair) -> None:
-    """What is written now arrives in the log, and one daemon is active."""
+    """What is written now arrives in the log, and one daemon is active.
+
+    A commit that Kafka's client library never answers ends after twice the time that the settings wait for brokers.
+    """
     fence = pair.bank.fence()
     pair.bank.wait_until(lambda: pair.bank.has_reached(fence), f"the log to pass the fence:\n{pair.text()}")
-    pair.active()
+    wait_until(
+        lambda: sum(member.is_active() for member in pair.members) == 1,
+        "one active daemon",
+        patience_s=3 * PATIENCE_S,
+        more=pair.text,
+    )

@@ -64,7 +64,7 @@ time_t time(time_t *at) {
     return now.tv_sec;
 }
 
-/* The kernel knows nothing of the jump. Times since the machine was started are far smaller. */
+/* For the kernel there was no jump. Times since the machine was started are far smaller. */
 static struct timespec unmoved(const struct timespec *until) {
     struct timespec real = *until;
     if (real.tv_sec > 1000000000) real.tv_sec -= *moved;
