@@ -247,7 +247,7 @@ class Leadership:
             self._see(holder)
 
     def _see(self, holder: Holder | None) -> None:
-        """Note that another process holds the lease. Not if it is this one, whose record was answered too late to count."""
+        """Note that another process holds the lease. Not if it is this one, whose record was answered too late."""
         if holder is not None and holder.is_own:
             return
         before, self._holder, self._waited_for = self._waited_for, holder, holder or _UNKNOWN
