@@ -111,6 +111,25 @@ def remedy(then: str = "run `cdcflow apply`") -> str:
     )
 
 
+def check_at_first_start(address: object, find_problem: Callable[[], str | None]) -> None:
+    """Check that rows can be read at the server of the settings, if it answers. `find_problem`: why they cannot; None
+    if they can.
+
+    Raises:
+        ConfigurationError: they cannot.
+    """
+    try:
+        why = find_problem()
+    except SourceUnavailable:
+        return  # chunks wait for it
+    if why is not None:
+        raise ConfigurationError(
+            f"no rows can be read from {address} ({SETTING}): {why}",
+            remedy=remedy("start again"),
+            runbook="backfill-replica",
+        )
+
+
 def executors_read_elsewhere() -> ConfigurationError:
     """Return the error for settings with both executors and a replica to read from."""
     return ConfigurationError(

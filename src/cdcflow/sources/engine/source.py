@@ -17,6 +17,7 @@ from typing import Generic, Protocol, TypeVar
 from cdcflow.capture.ports.comparison import Comparison
 from cdcflow.capture.ports.findings import Finding
 from cdcflow.capture.ports.log import OpenSpool
+from cdcflow.capture.ports.moves import MovePlan
 from cdcflow.capture.ports.source import (
     Prepared,
     Preview,
@@ -32,6 +33,7 @@ from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine import policies
 from cdcflow.sources.engine.connections import Connector, Session
 from cdcflow.sources.engine.findings import of_error, ok
+from cdcflow.sources.engine.moves import log_is_empty
 from cdcflow.sources.engine.policies import ByShape, Policies
 from cdcflow.sources.engine.selection import SelectableTable, Selected, Selection
 
@@ -290,6 +292,52 @@ class ComparableSource(SqlSource[C, S, E]):
         self._state = self._read_state(checkpoint.source)
         selected = self._select(self._state)
         return self._compare(selected, list(self._describe(selected)))
+
+
+class MovableSource(ComparableSource[C, S, E]):
+    """A source whose log can move to another address (`cdcflow.capture.ports.moves.Movable`)."""
+
+    @abstractmethod
+    def _plan_move(self, connection: C, start: Start[S], before: S) -> MovePlan:
+        """What a start that is a move would do. Nothing is written."""
+
+    def _state_to_move(self, checkpoint: Checkpoint, log_id: str) -> S:
+        """What the last start of the log stored.
+
+        Raises:
+            ConfigurationError: the log has not begun, or is another one.
+        """
+        before = self._read_state(checkpoint.source)
+        if before is None or checkpoint.position is None:
+            raise log_is_empty()
+        return before
+
+    def move(
+        self,
+        checkpoint: Checkpoint,
+        log_id: str,
+        transactions_back: TransactionsBack | None = None,
+        *,
+        compares: bool = False,
+    ) -> Prepared:
+        before = self._state_to_move(checkpoint, log_id)
+        return self._begin_at(Start(checkpoint, log_id, before, transactions_back, False, Move(compares)))
+
+    def plan_move(self, checkpoint: Checkpoint, log_id: str, *, compares: bool = False) -> MovePlan:
+        before = self._state_to_move(checkpoint, log_id)
+        start = Start(checkpoint, log_id, before, None, False, Move(compares))
+        connection = self._connect("plan")
+        try:
+            with self._connector.mapping_errors(f"planning a move to {self._connector.address}"):
+                return self._plan_move(connection, start, before)
+        finally:
+            self._connector.discard(connection)
+
+    def _previews(self, connection: C, selected: Selected[E]) -> tuple[TablePreview, ...]:
+        """The tables that a move would capture, with their sizes."""
+        shapes = list(self._describe(selected))
+        sizes = self._sizes(connection, shapes)
+        return tuple(TablePreview(t.id, t.incarnation, *sizes.get(t.id, (None, None)), shape=t) for t in shapes)
 
 
 def position_to_begin(again: Callable[[], T], first: Callable[[], T], *, is_loss_accepted: bool) -> T:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ from cdcflow.errors import ConfigurationError, RightMissing, SourceUnavailable
 from cdcflow.model.table import TableId
 from cdcflow.sources.engine.chunks import Snapshot
 from cdcflow.sources.engine.connections import Pool
-from cdcflow.sources.engine.replica_wait import SETTING, ReplicaWait, remedy
+from cdcflow.sources.engine.replica_wait import SETTING, ReplicaWait
 from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.binlog_status import BinlogEnd
 from cdcflow.sources.mysql.catalog import Catalog, CatalogTable
@@ -261,7 +261,7 @@ def problem_of_replica(connection: Connection, flavor: Flavor, primary: Catalog)
     """
     right = "REPLICATION CLIENT" if flavor == "mysql" else "REPLICA MONITOR"
     with _naming(connection, f"{right} ON *.*"):
-        channels = [_in_new_words(channel) for channel in replica_status(connection)]
+        channels = replica_status(connection)
     if not channels:
         return "it replicates from no server: it was promoted, or never was a replica"
     for name, value in (item for channel in channels for item in channel.items()):
@@ -301,10 +301,6 @@ def _without_gtids(
     return None
 
 
-def _in_new_words(status: Mapping[str, Any]) -> dict[str, Any]:
-    return {name.replace("Slave", "Replica").replace("Master", "Source"): value for name, value in status.items()}
-
-
 def _rows_of(connection: Connection, statement: str, right: str) -> list[Any]:
     with _naming(connection, right):
         return list(query(connection, statement))
@@ -328,24 +324,6 @@ def _naming(connection: Connection, right: str) -> Iterator[None]:
 def _roll_back(connection: Connection) -> None:
     with contextlib.suppress(pymysql.Error):
         query(connection, "ROLLBACK")
-
-
-def check_at_first_start(connector: Connector, primary: Catalog) -> None:
-    """Check that the replica of the settings is one of the source, if it answers.
-
-    Raises:
-        ConfigurationError: it is not.
-    """
-    try:
-        why = find_problem(connector, primary)
-    except SourceUnavailable:
-        return  # chunks wait for it
-    if why is not None:
-        raise ConfigurationError(
-            f"no rows can be read from {connector.address} ({SETTING}): {why}",
-            remedy=remedy("start again"),
-            runbook="backfill-replica",
-        )
 
 
 def find_problem(connector: Connector, primary: Catalog) -> str | None:

@@ -21,12 +21,9 @@ from cdcflow.capture.ports.moves import MovePlan
 from cdcflow.capture.ports.part_readers import PartReader, Readers
 from cdcflow.capture.ports.source import (
     EventComparison,
-    Prepared,
     Sample,
     SourceHistory,
     SourceStatus,
-    TablePreview,
-    TransactionsBack,
 )
 from cdcflow.capture.ports.stream import Stream
 from cdcflow.config import MySQL
@@ -35,14 +32,14 @@ from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine.chunks import Chunks, OwnPartReader
 from cdcflow.sources.engine.connections import Pool
-from cdcflow.sources.engine.moves import check_tables, log_is_empty
+from cdcflow.sources.engine.moves import check_tables
 from cdcflow.sources.engine.passwords import Secret
 from cdcflow.sources.engine.policies import ByShape, ColumnPolicy, Policies
-from cdcflow.sources.engine.replica_wait import executors_read_elsewhere
+from cdcflow.sources.engine.replica_wait import check_at_first_start, executors_read_elsewhere
 from cdcflow.sources.engine.selection import Selection, table_id
-from cdcflow.sources.engine.source import Begun, ComparableSource, Move, Sizes, Start, position_to_begin
+from cdcflow.sources.engine.source import Begun, MovableSource, Sizes, Start, position_to_begin
 from cdcflow.sources.mysql import binlog_status, doctor, errant, overlap, samples, second_opinion
-from cdcflow.sources.mysql.backfill_replica import BackfillReplica, check_at_first_start, no_gtids
+from cdcflow.sources.mysql.backfill_replica import BackfillReplica, find_problem, no_gtids
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.catalog import CapturedTables, CaptureSelection, Catalog, CatalogTable, Selected
 from cdcflow.sources.mysql.chunks import MySQLChunks
@@ -76,7 +73,7 @@ LOOK_WAIT_S = 2.0
 """How long `continues` waits for logged transactions to become visible."""
 
 
-class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
+class MySQLSource(MovableSource[Connection, MySQLState, CatalogTable]):
     """Implements `cdcflow.ports.Source`. Connects only when a method needs it.
 
     `secret` returns the password, read again for every connection; None: the server requires none. `wait_s` is how long
@@ -161,7 +158,8 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
             if not self._has_gtids:
                 raise no_gtids(self._connector.address)
             if start.checkpoint.position is None:
-                check_at_first_start(self._connector.to(url), self._catalog)
+                reading = self._connector.to(url)
+                check_at_first_start(reading.address, lambda: find_problem(reading, self._catalog))
         self._entries = selected.good
         captured = tuple(sorted({*(t.id for t in selected.good), *self._lives.gone_tables}))
         self._check(selected, frozenset(captured))
@@ -343,44 +341,19 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
             overlap.check_same(self._connector, dump, before.compared_from, back)
         return begun
 
-    # ── cdcflow.capture.ports.moves.Movable ─────────────────────────────────────────────────────────────────
-
-    def move(
-        self,
-        checkpoint: Checkpoint,
-        log_id: str,
-        transactions_back: TransactionsBack | None = None,
-        *,
-        compares: bool = False,
-    ) -> Prepared:
-        before = self._state_to_move(checkpoint, log_id)
-        return self._begin_at(Start(checkpoint, log_id, before, transactions_back, False, Move(compares)))
-
-    def plan_move(self, checkpoint: Checkpoint, log_id: str, *, compares: bool = False) -> MovePlan:
-        before = self._state_to_move(checkpoint, log_id)
-        start = Start(checkpoint, log_id, before, None, False, Move(compares))
-        connection = self._connect("plan")
-        try:
-            with self._connector.mapping_errors(f"planning a move to {self._connector.address}"):
-                return self._plan(connection, start, before)
-        finally:
-            self._connector.discard(connection)
+    # ── engine.source: moves ─────────────────────────────────────────────────────────────────
 
     def _state_to_move(self, checkpoint: Checkpoint, log_id: str) -> MySQLState:
-        before = self._read_state(checkpoint.source)
-        if before is None or checkpoint.position is None:
-            raise log_is_empty()
+        before = super()._state_to_move(checkpoint, log_id)
         _check_slot(before, slot_of(log_id))
         self._log_id = log_id
         return before
 
-    def _plan(self, connection: Connection, start: Start[MySQLState], before: MySQLState) -> MovePlan:
+    def _plan_move(self, connection: Connection, start: Start[MySQLState], before: MySQLState) -> MovePlan:
         doctor.check(connection, self._settings)
         route = self._route(connection, start)
         selected, self._left_out = self._select(before).for_restart(self._captured_by(before), self._selection)
         self._check(selected, self._captured_by(before))
-        shapes = list(self._describe(selected))
-        found = self._sizes(connection, shapes)
         version = ".".join(map(str, version_of(connection.get_server_info())))
         return MovePlan(
             route.kind,
@@ -388,7 +361,7 @@ class MySQLSource(ComparableSource[Connection, MySQLState, CatalogTable]):
             server_text(self._flavor, "", before.server),
             server_text(self._flavor, version, binlog_status.server_of(connection, self._flavor)),
             route.text,
-            tuple(TablePreview(t.id, t.incarnation, *found.get(t.id, (None, None)), shape=t) for t in shapes),
+            self._previews(connection, selected),
             tuple(steps(route, "" if self._settings.fence == "read-only" else str(self._marks_table))),
         )
 

@@ -31,10 +31,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from cdcflow.capture.interleave.messages import Visibility
-from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.position import Token
 from cdcflow.sources.engine.connections import Pool, Session
-from cdcflow.sources.engine.replica_wait import SETTING, ReplicaWait, remedy
+from cdcflow.sources.engine.replica_wait import SETTING, ReplicaWait
 from cdcflow.sources.postgres.connection import Connection, Connector, query_row
 from cdcflow.sources.postgres.fences import PrimaryFences, R, Seen, SeenAt
 from cdcflow.sources.postgres.identity import IdentifiedSystem
@@ -220,27 +219,18 @@ class BackfillFences:
         return ReplayVisibility(bound) if self._commits is None else self._commits.fence(bound)
 
 
-def check_at_first_start(connector: Connector, source: IdentifiedSystem) -> None:
-    """Check that the standby of the settings is one of the source, if it answers.
-
-    Raises:
-        ConfigurationError: it is not.
-    """
+def find_problem(connector: Connector, source: IdentifiedSystem) -> str | None:
+    """Why no rows can be read at the server that a connector leads to; None if it is a standby of the source."""
+    connection = connector.replicate()
     try:
-        connection = connector.replicate()
-    except SourceUnavailable:
-        return  # chunks wait for it
-    try:
-        with connector.mapping_errors(f"identifying {connector.address} ({SETTING})"):
-            is_standby = query_row(connection, _REPLAYED)[1]
-            why = difference(identify(connection), source)
+        with connector.mapping_errors(f"checking {connector.address} ({SETTING})"):
+            return problem_of_standby(connection, source)
     finally:
         connector.discard(connection)
-    if not is_standby:
-        why = "it takes writes, so it is not a standby"
-    if why is not None:
-        raise ConfigurationError(
-            f"no rows can be read from {connector.address} ({SETTING}): {why}",
-            remedy=remedy("start again"),
-            runbook="backfill-replica",
-        )
+
+
+def problem_of_standby(connection: Connection, source: IdentifiedSystem) -> str | None:
+    """The same, of the server at a replication connection."""
+    if not query_row(connection, _REPLAYED)[1]:
+        return "it takes writes, so it is not a standby"
+    return difference(identify(connection), source)

@@ -8,13 +8,12 @@ from cdcflow.capture.ports.findings import Finding
 from cdcflow.errors import CdcflowError
 from cdcflow.sources.engine.findings import of_error, ok, problem, warning
 from cdcflow.sources.engine.replica_wait import REPLAY_WAIT_S, SETTING, remedy
-from cdcflow.sources.postgres.backfill_standby import difference, identify
+from cdcflow.sources.postgres.backfill_standby import problem_of_standby
 from cdcflow.sources.postgres.connection import Connection, Connector, mapping_errors, query_row
 from cdcflow.sources.postgres.identity import IdentifiedSystem
 
 _REPLAY = """
-SELECT pg_catalog.pg_is_in_recovery(), current_setting('hot_standby_feedback'),
-       current_setting('max_standby_streaming_delay'),
+SELECT current_setting('hot_standby_feedback'), current_setting('max_standby_streaming_delay'),
        (SELECT setting::bigint FROM pg_catalog.pg_settings WHERE name = 'recovery_min_apply_delay'),
        (SELECT count(*) FROM pg_catalog.pg_stat_wal_receiver)
 """
@@ -42,14 +41,11 @@ def _check(connector: Connector, source: IdentifiedSystem) -> Iterator[Finding]:
 
 
 def _of_server(connection: Connection, address: str, source: IdentifiedSystem) -> Iterator[Finding]:
-    is_standby, feedback, delay_max, delay_ms, receivers = query_row(connection, _REPLAY)
-    if not is_standby:
-        yield problem(SETTING, f"{address} takes writes, so it is not a standby", remedy())
-        return
-    if (why := difference(identify(connection), source)) is not None:
+    if (why := problem_of_standby(connection, source)) is not None:
         yield problem(SETTING, f"no rows can be read from {address}: {why}", remedy())
         return
     yield ok(SETTING, f"rows are read from {address}, a standby of this server")
+    feedback, delay_max, delay_ms, receivers = query_row(connection, _REPLAY)
     if query_row(connection, _PAUSED)[0]:
         yield problem(SETTING, "replay is paused at it, so chunks wait", "at it, run SELECT pg_wal_replay_resume()")
     if delay_ms > REPLAY_WAIT_S * 1000:

@@ -17,7 +17,7 @@ from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.capture.ports.log import OpenSpool
 from cdcflow.capture.ports.moves import MovePlan
 from cdcflow.capture.ports.part_readers import PartReader, Readers
-from cdcflow.capture.ports.source import Prepared, Sample, SourceHistory, SourceStatus, TablePreview, TransactionsBack
+from cdcflow.capture.ports.source import Sample, SourceHistory, SourceStatus
 from cdcflow.capture.ports.stream import Stream
 from cdcflow.config import Postgres
 from cdcflow.errors import ConfigurationError
@@ -25,14 +25,14 @@ from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine.chunks import Chunks, OwnPartReader
 from cdcflow.sources.engine.connections import Pool
-from cdcflow.sources.engine.moves import check_tables, log_is_empty
+from cdcflow.sources.engine.moves import check_tables
 from cdcflow.sources.engine.passwords import Secret
 from cdcflow.sources.engine.policies import ByShape, Policies
-from cdcflow.sources.engine.replica_wait import executors_read_elsewhere
+from cdcflow.sources.engine.replica_wait import check_at_first_start, executors_read_elsewhere
 from cdcflow.sources.engine.selection import Selection
-from cdcflow.sources.engine.source import Begun, ComparableSource, Move, Sizes, Start
-from cdcflow.sources.postgres import backfill_standby, publication, samples, slot, slot_release
-from cdcflow.sources.postgres.backfill_standby import BackfillFences, BackfillStandby
+from cdcflow.sources.engine.source import Begun, MovableSource, Sizes, Start
+from cdcflow.sources.postgres import publication, samples, slot, slot_release
+from cdcflow.sources.postgres.backfill_standby import BackfillFences, BackfillStandby, find_problem
 from cdcflow.sources.postgres.catalog import Catalog, CatalogTable, Selected, describe_all
 from cdcflow.sources.postgres.catch_up import Windows
 from cdcflow.sources.postgres.chunks import CHUNK_BYTES_MAX, PostgresChunks, mark_prefix
@@ -73,7 +73,7 @@ OLDER_WAIT_S = 60.0
 WINDOWS = Windows()
 
 
-class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
+class PostgresSource(MovableSource[Connection, PostgresState, CatalogTable]):
     """Implements `cdcflow.ports.Source`. It connects with the first query, not before.
 
     `secret` returns the password, and is called for every connection; None: the server needs none. `windows` decides
@@ -150,7 +150,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
             check_standby(connection, self._settings, names.slot, before, is_loss_accepted=start.is_loss_accepted)
             check_replayed(connection, position)
         elif position is None and (reading := self._backfill_connector()) is not None:
-            backfill_standby.check_at_first_start(reading, system)
+            check_at_first_start(reading.address, lambda: find_problem(reading, system))
         if self._replaces_reader:
             slot.end_reader(connection, names.slot)
         replaced = self._is_replaced(connection, start, system) if route is None else route.kind == "other"
@@ -398,34 +398,9 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         except ConfigurationError:
             return state  # errors in the selection are another finding
 
-    # ── cdcflow.capture.ports.moves.Movable ─────────────────────────────────────────────────────────────────
+    # ── engine.source: moves ─────────────────────────────────────────────────────────────────
 
-    def move(
-        self,
-        checkpoint: Checkpoint,
-        log_id: str,
-        transactions_back: TransactionsBack | None = None,
-        *,
-        compares: bool = False,
-    ) -> Prepared:
-        before = self._read_state(checkpoint.source)
-        if before is None:
-            raise log_is_empty()
-        return self._begin_at(Start(checkpoint, log_id, before, transactions_back, False, Move(compares)))
-
-    def plan_move(self, checkpoint: Checkpoint, log_id: str, *, compares: bool = False) -> MovePlan:
-        before = self._read_state(checkpoint.source)
-        if before is None:
-            raise log_is_empty()
-        start = Start(checkpoint, log_id, before, None, False, Move(compares))
-        connection = self._connect("plan")
-        try:
-            with mapping_errors(f"planning a move to {self._connector.address}"):
-                return self._plan(connection, start, before)
-        finally:
-            self._connector.discard(connection)
-
-    def _plan(self, connection: Connection, start: Start[PostgresState], before: PostgresState) -> MovePlan:
+    def _plan_move(self, connection: Connection, start: Start[PostgresState], before: PostgresState) -> MovePlan:
         system, names = identify(self._connector), Names.of(self._settings, start.log_id)
         check_server(connection)
         route = self._route(connection, start, names, system, at_standby=is_standby(connection))
@@ -437,8 +412,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
         self._use_numbers(self._numbers(connection, before, selected, route, is_replaced=is_other))
         selected, self._left_out = selected.for_restart(known, self._selection)
         self._check(selected)
-        shapes = list(self._describe(selected))
-        sizes = self._sizes(connection, shapes)
+        tables = self._previews(connection, selected)
         version = connection.info.server_version // 10000
         return MovePlan(
             route.kind,
@@ -446,7 +420,7 @@ class PostgresSource(ComparableSource[Connection, PostgresState, CatalogTable]):
             server_text(before.system_id, before.database, before.version, before.timeline),
             server_text(system.system_id, system.database, version, system.timeline),
             route.text,
-            tuple(TablePreview(t.id, t.incarnation, *sizes.get(t.id, (None, None)), shape=t) for t in shapes),
+            tables,
             tuple(steps(connection, names, route)),
         )
 
