@@ -108,14 +108,13 @@ def _lag_of(connection: Connection, where: str) -> float:
 
 def _of_channel(status: dict[str, Any]) -> float | None:
     """Return the lag of one channel; None if one of its threads does not run."""
-    known = {name.replace("Slave", "Replica").replace("Master", "Source"): value for name, value in status.items()}
-    runs = known.get("Replica_IO_Running") == "Yes" and known.get("Replica_SQL_Running") == "Yes"
-    lag = known.get("Seconds_Behind_Source")
+    runs = status.get("Replica_IO_Running") == "Yes" and status.get("Replica_SQL_Running") == "Yes"
+    lag = status.get("Seconds_Behind_Source")
     return float(lag) if runs and lag is not None else None
 
 
 def replica_status(connection: Connection) -> list[dict[str, Any]]:
-    """Return the rows of SHOW REPLICA STATUS, one for each channel.
+    """Return the rows of SHOW REPLICA STATUS, one for each channel, with the newer names of its columns.
 
     Since 8.4 MySQL does not know the statement's older name, and MariaDB 10.4 does not know the newer one.
     """
@@ -125,7 +124,10 @@ def replica_status(connection: Connection) -> list[dict[str, Any]]:
             cursor.execute(statement)
         except pymysql.err.ProgrammingError:  # MySQL before 8.0.22
             cursor.execute("SHOW SLAVE STATUS")
-        return list(cursor.fetchall())
+        return [
+            {name.replace("Slave", "Replica").replace("Master", "Source"): value for name, value in channel.items()}
+            for channel in cursor.fetchall()
+        ]
 
 
 def history_list_length(connection: Connection) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from collections.abc import Callable
 
 import psycopg
@@ -12,6 +10,7 @@ from cdcflow.capture.ports.budgeted_log import Release
 from cdcflow.config import Postgres
 from cdcflow.model.log_budget import KeptLog, LogBudget, LogLimit
 from cdcflow.sources.engine.connections import Session
+from cdcflow.sources.engine.load import PassingTimes
 from cdcflow.sources.engine.passwords import Secret
 from cdcflow.sources.postgres import slot, slot_release
 from cdcflow.sources.postgres.connection import Connection, Connector
@@ -29,7 +28,6 @@ SELECT extract(epoch FROM clock_timestamp() - modification)::float8 FROM pg_cata
 WHERE name = pg_catalog.pg_walfile_name(%s)
 """
 _LIMIT = "SELECT pg_catalog.pg_size_bytes(current_setting('max_slot_wal_keep_size'))"
-_SAMPLES_MAX = 2_000
 
 
 class PostgresKeptLog:
@@ -42,7 +40,10 @@ class PostgresKeptLog:
             connector, lambda: connector.connect("log budget", statement_timeout="60s", lock_timeout="60s")
         )
         self._name = name
-        self._ages = EndTimes(settings.log_budget_age)
+        age_max_s = settings.log_budget_age
+        self._ends: PassingTimes[Lsn] | None = None
+        if age_max_s is not None:  # otherwise ages do not matter
+            self._ends = PassingTimes(2 * age_max_s / PassingTimes.KEPT)
 
     def measure(self) -> KeptLog:
         name = self._name()
@@ -57,7 +58,8 @@ class PostgresKeptLog:
         row = connection.execute(_KEPT, (name,)).fetchone()
         assert row is not None  # noqa: S101 - one row, whatever slots exist
         end, restart, safe, segment = row
-        self._ages.record(Lsn.parse(end))
+        if self._ends is not None:
+            self._ends.record(Lsn.parse(end))
         if restart is None:
             return KeptLog(None)
         kept = max(0, Lsn.parse(end) - Lsn.parse(restart))
@@ -67,7 +69,9 @@ class PostgresKeptLog:
         return KeptLog(kept, age_s, limit)
 
     def _age_s(self, connection: Connection, restart: Lsn) -> float | None:
-        ages = [self._ages.age_s(restart), self._file_age_s(connection, restart) if self._ages.are_kept else None]
+        if self._ends is None:
+            return None
+        ages = [self._ends.age_s(lambda end: end > restart) or None, self._file_age_s(connection, restart)]
         return max((age for age in ages if age is not None), default=None)
 
     def _file_age_s(self, connection: Connection, restart: Lsn) -> float | None:
@@ -103,28 +107,3 @@ class PostgresKeptLog:
     def close(self) -> None:
         self._session.close()
         self._connector.close()
-
-
-class EndTimes:
-    """Remembers when the server's log ended where, to compute the age of data after a position.
-
-    `age_max_s`: ages up to this matter (None: ages are not computed).
-    """
-
-    def __init__(self, age_max_s: float | None) -> None:
-        self.are_kept = age_max_s is not None
-        self._every_s = 0.0 if age_max_s is None else 2 * age_max_s / _SAMPLES_MAX
-        self._ends: deque[tuple[float, Lsn]] = deque(maxlen=_SAMPLES_MAX)
-
-    def record(self, end: Lsn) -> None:
-        """Remember that the log ends at `end` now."""
-        now = time.monotonic()
-        if self.are_kept and (not self._ends or now - self._ends[-1][0] >= self._every_s):
-            self._ends.append((now, end))
-
-    def age_s(self, position: Lsn) -> float | None:
-        """Return how many seconds ago, at least, the log passed a position; None if that is unknown."""
-        while len(self._ends) > 1 and self._ends[1][1] <= position:
-            self._ends.popleft()
-        passed = next((at for at, end in self._ends if end > position), None)
-        return None if passed is None else time.monotonic() - passed
