@@ -52,12 +52,6 @@ class ReadingHours:
         now = wall.hour * 60 + wall.minute
         return sorted((edge - now - 1) % DAY_MINUTES + 1 for span in self.spans for edge in span)
 
-    @property
-    def seconds_per_day(self) -> int:
-        """How long it is open on a day on which the clock is not changed."""
-        minutes = {m for m in range(DAY_MINUTES) if any(_is_within(m, first, end) for first, end in self.spans)}
-        return len(minutes) * 60
-
 
 def _is_within(minute: int, first: int, end: int) -> bool:
     return first <= minute < end if first < end else minute >= first or minute < end

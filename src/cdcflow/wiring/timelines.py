@@ -27,7 +27,6 @@ from cdcflow.wiring.logs import log_reader, sealed_layout
 
 OUTAGE_S = 45.0
 """A daemon that was not seen for this long did not run; it is seen every 10 s."""
-LANES = ("capture", "changes", "backfill", "schema", "merge", "verify", "commands")
 
 
 @dataclass(frozen=True, slots=True)

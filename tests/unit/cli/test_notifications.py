@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 from tests.servers.http_threads import PostReceiver
+from tests.support.daemon.notified import notifying
 from tests.support.polling import wait_until
 
 from cdcflow.config import Config, Notify, load
 from cdcflow.daemon.interfaces.notices import Noticing, of_the_end
-from cdcflow.daemon.interfaces.notifications import Notifier, notifying
+from cdcflow.daemon.interfaces.notifications import Notifier
 from cdcflow.errors import ConfigurationError, HistoryLost
 
 WAIT_S = 30.0

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.daemon.notified import notifying
 from tests.support.plugins import install, install_notifier_of_the_page, on_path
 from tests.support.settings_files import complaint, write_settings
 
@@ -17,7 +18,6 @@ from cdcflow.config import Config, Notify, load
 from cdcflow.config.changes import changes, settings_as_text
 from cdcflow.config.plugins import NOTIFIERS
 from cdcflow.config.redaction import redact
-from cdcflow.daemon.interfaces.notifications import notifying
 
 WAIT_S = 30.0
 CANARY = "c4n4ry-s3cret"

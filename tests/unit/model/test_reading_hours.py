@@ -125,4 +125,3 @@ def test_several_spans_are_read() -> None:
         False,
         True,
     ]
-    assert hours.seconds_per_day == 3 * 3600

@@ -19,7 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -283,29 +283,3 @@ class Notifier:
                 now = self._status()
                 for receiver in self._receivers:
                     receiver.look(now)
-
-
-@contextlib.contextmanager
-def notifying(
-    receivers: Sequence[ReceiverSettings],
-    status: StatusOf,
-    tell: OnEvent,
-    *,
-    tables: Tables | None = None,
-    look_every_s: float = LOOK_EVERY_S,
-    pauses_s: Sequence[float] = PAUSES_S,
-) -> Iterator[None]:
-    """Notify while the block runs, and of its end.
-
-    `tables`: the log's tables before, so that what was read already is no news.
-    """
-    made = Notifier(status, tell, look_every_s=look_every_s, pauses_s=pauses_s)
-    made.use(receivers, tables or {})
-    ended: BaseException | None = None
-    try:
-        yield
-    except BaseException as error:
-        ended = error
-        raise
-    finally:
-        made.end(ended)

@@ -77,7 +77,8 @@ class Uploads:
         self._schemas_put = b""
         self._reached = False
         self._known = Uploaded(bucket.name)
-        self._restorer = Restorer(layout, bucket, cached, self._closing_wait)
+        self._closing = threading.Event()
+        self._restorer = Restorer(layout, bucket, cached, self._closing.wait)
         self._whole: deque[Bounds] = deque()  # those that are in the bucket and local, oldest first
         self._error: CdcflowError | None = None
         self._compare_at = 0.0
@@ -85,7 +86,6 @@ class Uploads:
         self._tell_at = 0.0
         self._asked = threading.Event()
         self._answered = threading.Event()
-        self._closing = threading.Event()
         self._given_up = False
         self._thread = threading.Thread(target=self._run, name="cdcflow-upload", daemon=True)
 
@@ -184,9 +184,6 @@ class Uploads:
         ):
             with attempt:
                 work()
-
-    def _closing_wait(self, seconds: float) -> bool:
-        return self._closing.wait(seconds)
 
     def _pause(self, seconds: float) -> None:
         self._closing.wait(seconds)

@@ -130,11 +130,6 @@ def coordinate(file: BinlogFile, pos: int) -> Coordinate:
     return Coordinate(number << _POSITION_BITS | pos)
 
 
-def byte_of(coordinate: Coordinate) -> int:
-    """Return the byte of a coordinate in its file."""
-    return coordinate.value & (1 << _POSITION_BITS) - 1
-
-
 # ── how far a stream is ────────────────────────────────────────────────────────────────────────────────────────
 
 
