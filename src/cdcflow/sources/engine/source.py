@@ -305,7 +305,7 @@ class MovableSource(ComparableSource[C, S, E]):
         """What the last start of the log stored.
 
         Raises:
-            ConfigurationError: the log has not begun, or is another one.
+            ConfigurationError: the log has not begun, or is a different one.
         """
         before = self._read_state(checkpoint.source)
         if before is None or checkpoint.position is None:
