@@ -169,7 +169,7 @@ def test_airflow_waits_while_the_cut_is_too_old_or_lacks_the_table(
 
 
 def lose_a_row(table: Path) -> None:
-    """Take the first row out of the files of a Delta table, and write its commits as if it had never been there."""
+    """Take the first row out of the files of a Delta table, and change its commits accordingly."""
     for commit in (table / "_delta_log").glob("*.json"):
         actions = [json.loads(line) for line in commit.read_text().splitlines()]
         for added in [action["add"] for action in actions if "add" in action]:
