@@ -459,6 +459,7 @@ def test_what_a_range_reads_of_a_table_is_bounded_not_the_table(
 ) -> None:
     """A few keys of a large table are no reason to start Spark."""
     monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
+    monkeypatch.setattr(table_files, "WRITTEN", RecentlyUsed(0))
     orders = make_table("orders", id="int64", doc="string")
     hand_log.state(orders)
     hand_log.segment([(orders, "c", {"id": n, "doc": os.urandom(2000).hex()}) for n in range(200)])
