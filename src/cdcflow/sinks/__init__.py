@@ -1,1 +1,1 @@
-"""Writing the change log: into files, into Kafka, into object stores, or into memory; nothing else."""
+"""Sinks write the change log: into files, into Kafka, into object stores, or into memory; nothing else."""

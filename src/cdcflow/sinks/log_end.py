@@ -1,4 +1,5 @@
-"""What every sink checks before it accepts anything: numbers without gaps, cuts and clocks in order, complete rows."""
+"""The checks of every sink before it accepts anything: numbers without gaps, cuts and clocks in order, complete
+rows."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from cdcflow.model.position import Checkpoint
 
 
 def own_rows(run: Run | SpooledTransaction | HeldRun) -> Run | SpooledTransaction:
-    """A run for a log without files. InvariantViolated if its rows can only become files."""
+    """Return a run for a log without files. Raise InvariantViolated if its rows can only become files."""
     if isinstance(run, HeldRun):
         raise InvariantViolated(f"appending rows of {run.table.id} that other processes keep: this log has no files")
     return run
@@ -30,7 +31,7 @@ class LogEnd:
         self.at_cut = True
 
     def check(self, numbered: Numbered) -> None:
-        """InvariantViolated unless this has the next numbers, and is whole."""
+        """Raise InvariantViolated unless the transactions have the next numbers, and are whole."""
         run = numbered.run
         expected = (self.next_offset, self.next_transaction)
         if (numbered.first_offset, numbered.first_transaction) != expected:
@@ -59,7 +60,7 @@ class LogEnd:
         self.at_cut = False
 
     def cut(self, checkpoint: Checkpoint) -> None:
-        """InvariantViolated unless a cut with this checkpoint is allowed now."""
+        """Record a cut. Raise InvariantViolated unless a cut with this checkpoint is allowed now."""
         found = (checkpoint.next_offset, checkpoint.next_transaction)
         if found != (self.next_offset, self.next_transaction) or checkpoint.cut <= self._cut:
             raise InvariantViolated(
@@ -77,7 +78,7 @@ class LogEnd:
 
     @staticmethod
     def check_index(batches: Sequence[ChangeBatch], rows: int) -> None:
-        """InvariantViolated unless the batches' rows are exactly 0 … rows - 1, ascending within each shape."""
+        """Raise InvariantViolated unless the batches' rows are exactly 0 … rows - 1, ascending within each shape."""
         last: dict[object, int] = {}
         there = np.zeros(rows, np.bool_) if len(batches) > 1 else None
         count = 0

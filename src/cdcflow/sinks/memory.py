@@ -33,7 +33,7 @@ class _Entry:
 
 
 class Memory:
-    """What outlives a writer: the storage of a `MemoryLog`."""
+    """The storage of a `MemoryLog`, which outlives its writers."""
 
     def __init__(self) -> None:
         self.entries: list[_Entry] = []
@@ -156,7 +156,7 @@ class MemoryLog:
         return False
 
     def seal_pending(self) -> None:
-        """There is nothing to seal in memory."""
+        """Do nothing: a log in memory needs no sealing."""
 
     def close(self) -> None:
         if not self._closed and self._memory.epoch == self.epoch:

@@ -1,4 +1,4 @@
-"""What an operator can do if a log is opened with another source than it belongs to."""
+"""Remedies for a log that is opened with another source than it belongs to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MOVING = ("postgres",)
 
 
 def if_replaced(known: SourceIdentity, identity: SourceIdentity) -> str:
-    """The rest of a remedy, if the source may have replaced the one that is `known`; "" if it cannot."""
+    """Return the rest of a remedy, if the source may have replaced the one that is `known`; "" if it cannot."""
     found = []
     if known.kind == identity.kind and known.kind in MOVING:
         found.append("run `cdcflow move`, which continues there and compares the tables where it must")

@@ -1,4 +1,5 @@
-"""A lease for two daemons on one machine: the lock of a file, which the system drops with the process that has it.
+"""A lease for two daemons on one machine: the lock of a file, which the system releases when the process that holds it
+ends.
 
 A suspended process keeps it, so no standby replaces one.
 """
@@ -40,7 +41,8 @@ class FileLease:
         return True
 
     def holder(self) -> Holder | None:
-        """The process that took it last, which may have ended. None if that is this one, and it gave it back."""
+        """Return the process that took the lease last, which may have ended. None if that is this process, and it
+        released the lease."""
         if not self._path.exists():
             return None
         found = holder(self._path)

@@ -60,9 +60,9 @@ class Sealer:
     def behind(
         cls, newest: Segment | None, manifest: str, segments: Path, topic: str, log_id: str, bytes_max: int
     ) -> Sealer:
-        """A sealer that continues after a history's latest segment.
+        """Return a sealer that continues after a history's latest segment.
 
-        `manifest` is the hash of that segment's manifest (None, "": the history is empty).
+        `manifest` is the hash of that segment's manifest (`newest` None, `manifest` "": the history is empty).
         """
         return cls(
             segments,
@@ -76,7 +76,8 @@ class Sealer:
         )
 
     def __call__(self, messages: Iterable[Message]) -> Iterator[str]:
-        """Directories with one whole, durable segment each, in order. `messages` begin at the head of a topic range.
+        """Write whole, durable segments, and yield the directory of each, in order. `messages` begin at the head of a
+        topic range.
 
         Raises:
             InvariantViolated: something is missing, or it is another log.
@@ -137,12 +138,12 @@ class LockedHistory:
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """The checkpoint that it ends with; None if it has no segment yet."""
+        """The checkpoint that the history ends with; None if it has no segment yet."""
         return None if self.newest is None else self.newest.last_checkpoint()
 
     @staticmethod
     def lock(layout: Layout, name: str) -> Lease:
-        """The lock of this machine.
+        """Take the lock that excludes other processes of this machine.
 
         Raises:
             SinkUnavailable: another process has it.
@@ -199,12 +200,13 @@ class FolderHistory(LockedHistory):
             raise
 
     def sealer(self, topic: str, bytes_max: int = SEGMENT_BYTES_MAX) -> Sealer:
-        """A sealer for what follows its end."""
+        """Return a sealer for the part of the topic after the history's end."""
         log_id = self.layout.log_file().log_id
         return Sealer.behind(self.newest, self._manifest, self.layout.segments.resolve(), topic, log_id, bytes_max)
 
     def origin(self) -> Mapping[str, Any]:
-        """The topic that its last segment was sealed from, and the topic offset after the last cut; {} if unknown."""
+        """Return the topic that the history's last segment was sealed from, and the topic offset after the last cut; {}
+        if unknown."""
         return {} if self.newest is None else topic_end_of(self.layout, self.newest)
 
     def put(self, directory: str, shapes: SchemaHistory | None = None) -> Segment:
@@ -262,7 +264,7 @@ def learn(known: SchemaHistory, segment: Segment, shapes: SchemaHistory | None) 
 
 
 def topic_end_of(layout: Layout, segment: Segment) -> Mapping[str, Any]:
-    """The topic that a segment was sealed from, and the topic offset after its last cut; {} if unknown."""
+    """Return the topic that a segment was sealed from, and the topic offset after its last cut; {} if unknown."""
     path = layout.segment(segment.first_offset, segment.last_offset) / TOPIC_END
     try:
         return dict(json.loads(path.read_bytes()))

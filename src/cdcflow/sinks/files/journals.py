@@ -1,4 +1,4 @@
-"""A journal that is being written: what is queued for it, how much of it is in the file, and what is durable.
+"""A journal that is being written: the records queued for it, how many bytes are in the file, and which are durable.
 
     encoded ─▶ queue ─▶ file ─▶ synced ─▶ named
      loop      `write`           `sync`
@@ -41,7 +41,7 @@ class JournalFile:
 
     @property
     def bytes(self) -> int:
-        """Its length once everything that was encoded is written."""
+        """The journal's length once everything that was encoded is written."""
         return self.head_bytes + self.encoder.bytes
 
     @property
@@ -49,7 +49,8 @@ class JournalFile:
         return self._named
 
     def write(self) -> None:
-        """Write what is queued. OSError leaves the file in its previous state, as far as possible; the rest is lost."""
+        """Write the queued records. After an OSError the file is in its previous state, as far as possible, and the
+        records are lost."""
         if self._fd < 0:
             self._create()
         parts = self.encoder.take()
@@ -65,7 +66,7 @@ class JournalFile:
             raise
 
     def sync(self) -> None:
-        """What was written when this was called is durable on return, and so is the name.
+        """Make the records written before this call durable, and the file's name.
 
         Raises:
             InvariantViolated: a sync failed.
@@ -79,12 +80,12 @@ class JournalFile:
             self._named = True
 
     def cut_off(self, size: int) -> None:
-        """Write all that is queued, then drop what follows byte `size`: nothing can be added after that."""
+        """Write all queued records, then drop the bytes after `size`. Nothing can be added after that."""
         self.write()
         self._layer.truncate(self._fd, size)
 
     def drop_behind(self, size: int) -> None:
-        """Drop what follows byte `size`, and what is queued. A closed file is durable, and stays."""
+        """Drop the bytes after `size`, and the queued records. A closed file is durable, and stays."""
         self.encoder.drop()
         if self._fd >= 0 and not self._is_shared:
             self._layer.truncate(self._fd, size)

@@ -270,7 +270,7 @@ class FileLog:
             return checkpoint
 
     def open_spool(self) -> SpoolFile:
-        """A new spool. Counted only when a `SpooledTransaction` that names it is appended."""
+        """Return a new spool. It counts only once a `SpooledTransaction` that names it is appended."""
         self._living()
         name = self._next_name("spool")
         head = spool.header(self.log_id, self.epoch, self._files_made)
@@ -282,10 +282,10 @@ class FileLog:
     # ── sealing ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def seal_due(self, now_s: float) -> bool:
-        """Whether the journal should be rolled now.
+        """Whether the journal should be rolled now: by its bytes, by the age of its first rows, or because a journal of
+        an earlier run waits to be sealed.
 
-        By its bytes or by the age of its first rows, or because a journal from an earlier run waits to be sealed.
-        `now_s` is a monotonic clock's seconds. False while something is appended that no cut covers.
+        `now_s` is a monotonic clock's seconds. False while rows are appended that no cut covers.
         """
         if self._recovered_waits:
             return True  # rows of a killed run: on a quiet source nothing else would have them sealed
@@ -300,7 +300,7 @@ class FileLog:
     def roll(self) -> bool:
         """Close the journal and begin the next one; `seal_pending` makes a segment from the closed one.
 
-        Only at a cut, and only if the journal has rows: otherwise nothing happens, and False is returned. Nothing is
+        Only at a cut, and only if the journal has rows: otherwise nothing happens, and False is returned. No file is
         written here: the next `sync` makes the closed journal durable, then names the new one.
         """
         self._living()
@@ -386,7 +386,7 @@ class FileLog:
             return retry_read(lambda: lookup.partial_keys(self._layout, extents, newest, shape, since), self.path)
 
     def close(self) -> None:
-        """Drop what no cut covers, seal the rest, release the lock. Also after an error; then nothing is sealed."""
+        """Drop the rows after the last cut, seal the rest, and release the lock. After an error, nothing is sealed."""
         if not self._is_open:
             return
         try:
@@ -410,7 +410,7 @@ class FileLog:
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _check_writer(self) -> None:
-        """Raises if another process has taken the log over, here or on another machine."""
+        """Raise an error if another process, here or on another machine, has taken the log over."""
         self._lease.check()
         if self._replication is not None:
             self._replication.check()
@@ -426,7 +426,7 @@ class FileLog:
 
     @contextlib.contextmanager
     def _deadly(self) -> Iterator[None]:
-        """An error that contradicts durability kills the log, whichever thread it happens in."""
+        """Make the log unusable if an error inside the block contradicts durability, in whichever thread it happens."""
         try:
             with self._lease.explaining():
                 yield
@@ -438,11 +438,11 @@ class FileLog:
         return self._log_end.at_cut and self._cut.checkpoint.next_offset > self._journal.header.first_offset
 
     def _unsynced_files(self) -> tuple[_SeparateFile, ...]:
-        """Separate files that the last cut needs and that are not durable yet."""
+        """Return the separate files that the last cut needs and that are not durable yet."""
         return tuple(file for file in self._cut.separate_files if not file.synced) if self._cut.separate_files else ()
 
     def _extents(self) -> list[Extent]:
-        """The contents of journals, oldest first, including what follows the last cut."""
+        """Return the contents of journals, oldest first, including those after the last cut."""
         self._write()
         with self._syncing, self._deadly():
             self._sync_last_cut()
@@ -482,7 +482,8 @@ class FileLog:
         return table if run.bytes >= self.file_bytes_min else None
 
     def _file(self, numbered: Numbered, table: Table) -> None:
-        """Name a file that is written in its turn, by the thread that writes the journal."""
+        """Name the file for a run's rows; the thread that writes the journal also writes this file when its
+        turn comes."""
         assert isinstance(numbered.run, Run)  # noqa: S101 - see `_shape_for_file`
         name = self._next_name("parquet")
         write = partial(
@@ -495,7 +496,7 @@ class FileLog:
         self._name(table, RowFile(self._layout.spool(name), write, self._layer))
 
     def _have_written(self, run: HeldRun, numbered: Numbered) -> None:
-        """Pass the offsets of their rows to the processes that have them, and name the files that they write now."""
+        """Pass offsets to the processes that hold a run's rows, and name the files that these processes now write."""
         offset = int(numbered.first_offset)
         for piece in run.pieces:
             path = self._layout.spool(self._next_name("parquet"))
@@ -512,7 +513,7 @@ class FileLog:
         return f"{self.epoch:010d}-{self._files_made:06d}.{kind}"
 
     def _write(self) -> None:
-        """Write what is queued into the files. May be called by any thread."""
+        """Write the queued records into the files. Any thread may call it."""
         with self._writing:
             # A thread that died while writing took frames from the queue that are in no file: nothing may follow them.
             self._living()
@@ -566,7 +567,8 @@ class FileLog:
             raise
 
     def _note_newest(self, journal: JournalFile) -> None:
-        """Before anything in it is reported as durable: nothing else detects that journals at the end are missing."""
+        """Note the latest journal's name before any cut in it is durable: nothing else would detect that it is missing
+        later."""
         text = f"{journal.header.epoch} {journal.header.first_offset}\n"
         write_file(self._layer, self._layout.newest, text.encode(), self._lease.word)
 

@@ -1,4 +1,4 @@
-"""Opening a log for writing: create it, or find out what of it counts, and begin a new journal.
+"""Opens a log for writing: creates it, or finds out which part of it counts, and begins a new journal.
 
 Every start begins a new epoch and a new journal, whose head records how much of the previous journal counts. After
 that, nothing that an older writer still writes can become part of the log: its file is either closed at that byte or no
@@ -6,7 +6,7 @@ longer in the directory.
 
 With a lease (`Lease.replaces`) a start may itself have been replaced when it does the next step, without knowing it: it
 was suspended in between. So it neither replaces, shortens nor removes anything that a later writer may use. It removes
-only what has the number of an epoch up to its own, and leaves the end of a journal that does not count.
+only files with the number of an epoch up to its own, and leaves the end of a journal that does not count.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from cdcflow.sinks.other_sources import if_replaced
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What opening a log dropped: the end of a journal, after the last whole cut, and why.
+    """The part of a log that opening it dropped: the end of a journal, after the last whole cut, and the reason.
 
     `reason` is "" if nothing was dropped, otherwise "no cut" (whole, but never made visible), "torn", "checksum" or
-    "spool" or "file" (what it attached is missing or not whole). `spools` counts files next to the journal that no
-    journal had attached.
+    "spool" or "file" (a file that it attached is missing or not whole). `spools` counts files next to the journal that
+    no journal had attached.
     """
 
     journal: str = ""
@@ -89,7 +89,7 @@ def create(
     accept_replaced: bool = False,
     accept_moved: bool = False,
 ) -> LogFile:
-    """The log's `log.json`; the log is created if it does not exist. The directory itself exists, and is locked.
+    """Return the log's `log.json`; create the log if it does not exist. The directory itself exists, and is locked.
 
     Raises:
         ConfigurationError: it is another source's log, or another version's.
@@ -150,7 +150,7 @@ def _check_identity(
 
 
 def _of_source(layout: Layout, file: LogFile, identity: SourceIdentity, layer: FileLayer, lease: Lease) -> LogFile:
-    """The log's file, which then records that the log belongs to this source."""
+    """Record in the log's file that the log belongs to this source, and return it."""
     if file.source != identity:
         file = replace(file, source=identity)
         write_file(layer, layout.log_json, file.to_json().encode(), lease.word)
@@ -224,7 +224,8 @@ def clean_up(layout: Layout, layer: FileLayer, epoch: Epoch) -> None:
 
 
 def _continuing(layout: Layout, last: Whole, lease: Lease, layer: FileLayer) -> JournalHeader:
-    """The head of the journal that follows the last one. What counts of the last one is durable on return."""
+    """Return the head of the journal that follows the last one. The part of the last one that counts is durable on
+    return."""
     if not last.rows:
         # Nothing to keep but its checkpoint: the new journal takes its name and replaces it.
         return replace(last.header, epoch=lease.epoch, base=last.checkpoint)
@@ -264,13 +265,16 @@ def _as_closed(scanned: Whole) -> Closed:
 
 
 def _journals_without_name(layout: Layout, epoch: Epoch) -> list[Path]:
-    """Journals that an earlier writer has not named yet: once they are gone it cannot."""
+    """Return journals that an earlier writer has not named yet: once they are removed it cannot."""
     return [path for path in layout.journals.glob("*.tmp") if _number(path.stem.rpartition(".")[2]) <= epoch]
 
 
 def _remove_orphans(layout: Layout, attached: set[str], layer: FileLayer, epoch: Epoch) -> int:
-    """Remove files of earlier writers that no journal attaches. A writer that has been replaced finds those of the
-    present one here, which it has not attached yet."""
+    """Remove files of earlier writers that no journal attaches, and return how many.
+
+    A writer that has been replaced also finds here the files of the present writer, which that one has not attached
+    yet.
+    """
     orphans = [p for p in layout.spools.iterdir() if p.name not in attached and _number(p.name[:10]) < epoch]
     for path in orphans:
         layer.unlink(path)

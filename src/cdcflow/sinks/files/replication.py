@@ -1,4 +1,4 @@
-"""What a log in a directory needs from peers that store its journals on other machines."""
+"""The interface between a log in a directory and the peers that store its journals on other machines."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ class Replication(Protocol):
     """The peers of one log, for one opening of it (see `quorum.takeover`)."""
 
     def begin(self, layout: Layout, lease: Lease) -> FileLayer:
-        """Make the folder what the peers have, and return the operations that write to both. The lock is held."""
+        """Bring the folder to the state of the peers, and return the operations that write to both. The caller holds
+        the lock."""
         ...
 
     def check(self) -> None:
-        """Raises if another process has taken the log over, or no majority of the peers answers."""
+        """Raise an error if another process has taken the log over, or no majority of the peers answers."""
         ...
 
     def close(self) -> None: ...

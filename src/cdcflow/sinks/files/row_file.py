@@ -20,7 +20,7 @@ Write = Callable[[str, SegmentTarget], SegmentFile]
 
 
 class RowFile:
-    """One file. `bytes` is 0 until it is written; then its rows are durable.
+    """A file with a chunk's rows. `bytes` is 0 until it is written; then its rows are durable.
 
     `synced`: its name is durable, too, or the caller of `sync` is about to sync the directory.
     """
@@ -34,7 +34,7 @@ class RowFile:
         self._layer = layer
 
     def write_or_wait(self) -> SegmentFile:
-        """Write it: once, when its rows have offsets and before the next cut counts.
+        """Write the file once: after its rows have offsets and before the next cut counts.
 
         Raises:
             OSError: no room.
@@ -46,17 +46,17 @@ class RowFile:
         return found
 
     def sync(self) -> None:
-        """Its rows became durable when they were written, perhaps for an earlier cut; its name did not."""
+        """Make the file's name durable. Its rows became durable when they were written, perhaps for an earlier cut."""
         self.synced = True
 
     def abandon(self) -> None:
-        """Leave it to recovery."""
+        """Leave the file to recovery, which removes it."""
 
 
 class HeldFile:
     """A file that another process has been writing since this object was created.
 
-    `bytes` is 0 until that is done; then its rows are durable. `synced`: see `RowFile`.
+    `bytes` is 0 until that process is done; then the rows are durable. `synced`: see `RowFile`.
     """
 
     def __init__(self, path: Path, rows: HeldRows, first_offset: int, transaction: int, commit_ts: int) -> None:
@@ -69,7 +69,7 @@ class HeldFile:
         self._waits: Callable[[], Mapping[str, Any]] = rows.write(str(path), first_offset, transaction, commit_ts)
 
     def write_or_wait(self) -> SegmentFile:
-        """Wait for it.
+        """Wait until the process has written the file.
 
         Raises:
             SinkUnavailable: the process with the rows is gone, or the file is not what it reported; the rows are read
@@ -90,8 +90,8 @@ class HeldFile:
         return found
 
     def sync(self) -> None:
-        """The process that wrote it made its rows durable, but not its name."""
+        """Make the file's name durable: the process that wrote it made only its rows durable."""
         self.synced = True
 
     def abandon(self) -> None:
-        """Leave it to recovery."""
+        """Leave the file to recovery, which removes it."""

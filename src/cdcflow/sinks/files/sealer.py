@@ -26,7 +26,8 @@ YIELDED_FRAMES = 64
 
 
 class Sealing:
-    """Used by one thread at a time. The log adds shapes to its history; this class only saves them."""
+    """Seals closed journals. Used by one thread at a time. The log adds shapes to its history; this class only saves
+    them."""
 
     def __init__(self, layout: Layout, opened: Opened, lease: Lease, layer: FileLayer) -> None:
         self._layout = layout
@@ -39,13 +40,13 @@ class Sealing:
         self._sealed_last = opened.sealed
 
     def clean_up(self) -> None:
-        """Remove what earlier runs left of segments; skipped while another process works on them."""
+        """Remove leftovers of segments from earlier runs; skipped while another process works on them."""
         with contextlib.suppress(Busy), maintenance(self._layout), storing(f"tidying {self._layout.root}"):
             clean_up(self._layout, self._layer, self._lease.epoch)
 
     @property
     def newest(self) -> tuple[int, int] | None:
-        """First and last offset of the latest one; None if there is no segment yet."""
+        """First and last offset of the latest segment; None if no segment exists yet."""
         last = self._sealed_last
         return None if last is None else (last.first_offset, last.last_offset)
 

@@ -64,10 +64,11 @@ class SpoolFile:
             self._put(self._encoder.take())
 
     def finish(self) -> None:
-        """No more pieces follow; everything written is in the file (durable only with the log's next `sync`)."""
+        """End the transaction: no more pieces follow. Everything written is in the file (durable only with the log's
+        next `sync`)."""
 
     def discard(self) -> None:
-        """The transaction was rolled back: remove it."""
+        """Remove the file, because the transaction was rolled back."""
         if self._fd >= 0:
             self.abandon()
             self._layer.unlink(self._path)
@@ -84,7 +85,7 @@ class SpoolFile:
         return self._rows - sum(self._rows_of[xid] for xid in aborted)
 
     def sync(self) -> None:
-        """Make it durable, and close it: it was attached, so nothing more is written."""
+        """Make the file durable, and close it: it was attached, so nothing more is written to it."""
         if not self.synced:
             with syncing(self._path):
                 self._layer.fsync(self._fd)

@@ -1,4 +1,4 @@
-"""What a log in a directory needs from the uploader of its segments."""
+"""The interface between a log in a directory and the uploader of its segments."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from cdcflow.model.position import Checkpoint
 
 
 class Uploading(Protocol):
-    """Copies sealed segments elsewhere, in its own time (see `objects.uploads`)."""
+    """Copies sealed segments to another place, without making the log wait (see `objects.uploads`)."""
 
     def start(self, lease_check: Callable[[], None]) -> None: ...
     def wake(self) -> None:
-        """Something was sealed."""
+        """Wake the uploader, because a segment was sealed."""
         ...
 
     def on_durable(self, checkpoint: Checkpoint) -> None:
-        """The log is durable up to this checkpoint."""
+        """Note that the log is durable up to this checkpoint."""
         ...
 
     @property
     def remote(self) -> RemoteStore:
-        """The uploaded part."""
+        """The uploaded part of the log."""
         ...
 
     @property
     def error(self) -> CdcflowError | None:
-        """Why the log must not continue; None if it may."""
+        """The reason why the log must not continue; None if it may."""
         ...
 
     def close(self) -> None: ...

@@ -46,7 +46,7 @@ OnSegment = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a copy contains now. `next_offset` follows its last row.
+    """The contents of a copy after copying. `next_offset` follows its last row.
 
     `left` rows are still in the original's journal: they are copied once they are sealed.
     """
@@ -61,7 +61,8 @@ class Copied:
 
 
 def to_folder(topics: Topics, path: Path, on_segment: OnSegment, segment_bytes: int = SEGMENT_BYTES_MAX) -> Copied:
-    """Copy what the topic has and the folder lacks. A segment ends at the first cut after `segment_bytes`.
+    """Copy the part of a log that the topic has and the folder lacks. A segment ends at the first cut after
+    `segment_bytes`.
 
     Raises:
         ConfigurationError: another log has this place, or a daemon has continued it.
@@ -92,7 +93,7 @@ def to_folder(topics: Topics, path: Path, on_segment: OnSegment, segment_bytes: 
 
 
 def _check_untouched(layout: Layout, attempted: str) -> None:
-    """Check that a folder was only copied into: its journals are empty."""
+    """Check that no daemon has written to a copy in a folder: its journals are empty."""
     if not layout.log_json.exists():
         return
     for extent in extents_of(layout):
@@ -199,7 +200,7 @@ def _check_same(topics: Topics, log_id: str, segments: list[Segment], newest: Ch
 
 
 def _append(log: KafkaLog, layout: Layout, segment: Segment) -> None:
-    """All transactions of a segment, in order."""
+    """Append all transactions of a segment, in order."""
     headers = columns_of(layout.file(segment, segment.transactions_file)).combine_chunks()
     tables = sorted({table_from_json(f.table).id for f in segment.files if f.table is not None})
     rows = [_TableRows(layout, table, segment) for table in tables]
@@ -208,7 +209,7 @@ def _append(log: KafkaLog, layout: Layout, segment: Segment) -> None:
 
 
 def _groups(headers: pa.Table) -> Iterator[tuple[int, int]]:
-    """Transactions that go into one run: of one kind, a large one by itself, each run with a row."""
+    """Return ranges of transactions that go into one run: of one kind, a large one by itself, each run with a row."""
     counts = headers.column("last_offset").to_numpy() - headers.column("first_offset").to_numpy() + 1
     kinds = headers.column("kind").to_pylist()
     begin = rows = 0

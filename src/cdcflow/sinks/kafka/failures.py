@@ -1,4 +1,4 @@
-"""What an error of the client library or of the brokers means: which of cdcflow's errors, in which words.
+"""Maps errors of the client library or of the brokers to cdcflow's, with the words for operators.
 
 The library passes the reason for a broken connection to a callback; the waiting call only gets a timeout. So each
 client has its `ErrorCallback`, and the last reported error becomes the reason.
@@ -37,7 +37,7 @@ class Fenced(Exception):
 
 
 class ErrorCallback:
-    """The error callback of one client: keeps the last reason why brokers could not be reached."""
+    """The error callback of one client: remembers the last reason why brokers could not be reached."""
 
     def __init__(self) -> None:
         self.heard: KafkaError | None = None
@@ -50,12 +50,13 @@ class ErrorCallback:
 
 
 def is_fenced(error: KafkaError) -> bool:
-    """The brokers gave this transactional id to another producer, or aborted what this one had begun."""
+    """Whether the brokers gave this transactional id to another producer, or aborted the transaction that this one had
+    begun."""
     return error.code() in _FENCED or (error.fatal() and "fenced" in error.str().lower())
 
 
 def is_refused(error: KafkaError) -> bool:
-    """The brokers refuse this user's login or request."""
+    """Whether the brokers refuse this user's login or request."""
     return error.code() in _AUTHENTICATION | _DENIED
 
 
@@ -64,12 +65,12 @@ def is_missing(error: KafkaError) -> bool:
 
 
 def is_moving(error: KafkaError) -> bool:
-    """The partition currently has no leader, or a new one that only some brokers know."""
+    """Whether the partition currently has no leader, or a new one that only some brokers know."""
     return error.code() in _MOVING
 
 
 def map_error(error: KafkaException, attempted: str, errors: ErrorCallback | None = None) -> CdcflowError:
-    """The error to raise instead: nothing of what was attempted has an unknown outcome."""
+    """Return the error to raise instead. It is only for requests whose outcome is known: they had no effect."""
     about: KafkaError = error.args[0]
     heard = errors.refused if errors is not None and errors.refused is not None else None
     if about.code() in _IN_VAIN and heard is None and errors is not None and errors.heard is not None:
@@ -105,7 +106,8 @@ def map_error(error: KafkaException, attempted: str, errors: ErrorCallback | Non
 
 
 def refused_option(error: KafkaException, attempted: str) -> ConfigurationError:
-    """The library rejected its settings. Its own message may repeat a value, so only the name is reported."""
+    """Return the error for settings that the library rejects. Its own message may repeat a value, so only the name is
+    reported."""
     found = re.search(r'property:? "([\w.]+)"', str(error.args[0]))
     which = f"option {found[1]}" if found else "its options"
     return ConfigurationError(

@@ -21,9 +21,9 @@ def read_state(topics: Topics) -> TopicState:
 def frames(
     reader: PartitionReader, begin: int, end: int | None = None, wanted: Iterable[FrameKind] | None = None
 ) -> Iterator[TopicRecord]:
-    """The contents of the frames between two topic offsets.
+    """Return the contents of the frames between two topic offsets.
 
-    A range begins at `begin`; `end` is exclusive (None: the end of what is committed).
+    The range begins at `begin`; `end` is exclusive (None: the end of what is committed).
     """
     decoder = RangeDecoder(f"topic {reader.topic}", wanted)
     for message in reader.messages(begin, end):

@@ -80,7 +80,7 @@ class _Frame:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A topic range begins here, when this is sent."""
+    """A queued beginning of a topic range: it begins where this is sent."""
 
     header: JournalHeader
     newest_xid: int | None
@@ -261,7 +261,7 @@ class KafkaLog:
             return self._sync_last_cut()
 
     def open_spool(self) -> SpoolFile:
-        """A new spool. Counted only when a `SpooledTransaction` that names it is appended."""
+        """Return a new spool. It counts only once a `SpooledTransaction` that names it is appended."""
         self._living()
         self._spools_opened += 1
         name = f"{self.epoch}-{self._spools_opened}.spool"
@@ -271,7 +271,7 @@ class KafkaLog:
         return made
 
     def close(self) -> None:
-        """Make the last cut durable, drop what no cut covers, leave the brokers. Also after an error."""
+        """Make the last cut durable, drop the rows after it, and disconnect from the brokers. Also after an error."""
         if not self._is_open:
             return
         try:
@@ -304,7 +304,7 @@ class KafkaLog:
         return True
 
     def seal_pending(self) -> None:
-        """A topic range needs no sealing: it is a part of the topic."""
+        """Do nothing: a topic range needs no sealing, because it is a part of the topic."""
 
     # ── reading back ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -460,7 +460,7 @@ class KafkaLog:
             self._sender.put(self._topics.name, key, value)
 
     def _send_head(self, begun: _Begun) -> None:
-        """Readers find a topic range by the offset of its head, which only the broker knows."""
+        """Send a topic range's head, and note its offset, which only the broker knows: readers find the range by it."""
         offsets: list[int] = []
 
         def note_offset(error: object, message: object) -> None:
@@ -479,7 +479,7 @@ class KafkaLog:
 
     @contextlib.contextmanager
     def _deadly(self) -> Iterator[None]:
-        """An error in here leaves the log unusable, whichever thread it happens in."""
+        """Make the log unusable if an error happens inside the block, in whichever thread."""
         try:
             yield
         except Fenced as error:
@@ -496,7 +496,7 @@ class KafkaLog:
             raise self._dead from error
 
     def _deleted_topic_error(self) -> InvariantViolated | None:
-        """An error if a topic was deleted.
+        """Return an error if a topic was deleted; otherwise None.
 
         The library waits for it as for a topic that does not exist yet, so the brokers are queried.
         """
@@ -510,7 +510,8 @@ class KafkaLog:
         return None
 
     def _refusal(self, error: Fenced) -> CdcflowError:
-        """Why the brokers refuse this writer: another process took the log over, or a transaction took too long."""
+        """Return the error for a writer that the brokers refuse: another process took the log over, or a transaction
+        took too long."""
         deadline = time.monotonic() + SUCCESSOR_S
         while time.monotonic() < deadline:
             with contextlib.suppress(SinkUnavailable):
@@ -537,7 +538,7 @@ class KafkaLog:
 
 
 def _check_topics(topics: Topics, admin: Admin, attempted: str) -> None:
-    """ConfigurationError where the topics are set up so that the log would be wrong, or would stop."""
+    """Raise ConfigurationError if the topics are set up so that the log would be wrong, or would stop."""
     there = admin.partitions()
     found = [*wrong(topics, there, None)]
     # Without the right to read the settings, wrong ones are noticed by their effects; `doctor` reports that it cannot.
@@ -567,7 +568,7 @@ def _check_source(
 def _owned_state(
     state: TopicState, identity: SourceIdentity, attempted: str, copy_of: str | None, *, accept_timeline: bool
 ) -> TopicState:
-    """The state of a log of this source; a new state if there is no log."""
+    """Return the state of a log of this source; a new state if no log exists."""
     if state.identity is None:
         return replace(state, log_id=copy_of or str(uuid.uuid4()), identity=identity)
     known = state.identity
@@ -584,9 +585,9 @@ def _owned_state(
 
 
 def _newer(known: int | None, xids: Uint64s) -> int:
-    """The latest of some transaction ids and the one known before, by 32 bits that wrap.
+    """Return the latest of some transaction ids and the one known before, by 32 bits that wrap.
 
-    Not the last: a transaction may get its id early and commit late.
+    The last one in order need not be the latest: a transaction may get its id early and commit late.
     """
     low = (xids & _LOW).astype(np.uint32)
     base = low[0] if known is None else np.uint32(known)

@@ -1,4 +1,4 @@
-"""What the brokers have lost of a log: compared with its checkpoint, its history and this machine's note.
+"""Detects what the brokers have lost of a log, by its checkpoint, its history and this machine's note.
 
 Records are deleted by retention, by a command, by recreating a topic, or with the disk of the only broker that had
 them. The checkpoint is in a separate topic and outlives most of this, so a daemon that checked nothing else would
@@ -88,7 +88,7 @@ def check(
 
 
 def expired_whole(topics: Topics, state: TopicState, history: LogLocation | None, low: int) -> str | None:
-    """Why no row of the log up to its checkpoint can be read; None if one can, or if there are no rows.
+    """Return why no row of the log up to its checkpoint can be read; None if one can, or if the log has no rows.
 
     `low`: the first topic offset that the brokers have.
     """
@@ -104,7 +104,7 @@ def expired_whole(topics: Topics, state: TopicState, history: LogLocation | None
 
 
 def findings(topics: Topics, folder: Path | None, history: LogLocation | None) -> Iterator[Finding]:
-    """Findings for what `check` would stop for, and for rows that were deleted before they were sealed."""
+    """Return findings for what `check` would stop for, and for rows that were deleted before they were sealed."""
     subject = f"log in topic {topics.name}"
     state = read_state(topics)
     try:
@@ -138,7 +138,8 @@ def deletion_finding(topics: Topics, folder: Path | None) -> Finding | None:
 
 
 def problem(topics: Topics, folder: Path, history: LogLocation) -> str | None:
-    """Why a daemon would not start on this log, in a line; None if nothing is known, or there never was a log.
+    """Return why a daemon would not start on this log, in a line; None if no problem is known, or the log never
+    existed.
 
     Raises:
         SinkUnavailable: the brokers do not answer.
@@ -156,7 +157,7 @@ def problem(topics: Topics, folder: Path, history: LogLocation) -> str | None:
 
 
 def note(folder: Path | None, log_id: str) -> None:
-    """Note the log's id with the daemon's other local files. If the note is lost, only this warning is."""
+    """Note the log's id with the daemon's other local files. If the note is lost, only its warning is lost."""
     if folder is not None and _read_note(folder) != log_id:
         with storing(f"writing the log's id into {folder}"):
             folder.mkdir(parents=True, exist_ok=True)

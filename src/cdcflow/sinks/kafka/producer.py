@@ -121,10 +121,10 @@ class Sender:
             raise failed from None
 
     def leave(self) -> None:
-        """Drop what was not sent, and the open transaction.
+        """Drop the records that were not sent, and the open transaction.
 
-        Also a commit that was requested and not answered: the library keeps requesting it as long as the producer
-        exists.
+        This also drops a commit that was requested and not answered: the library keeps requesting it as long as the
+        producer exists.
         """
         if self._producer is not None:
             with contextlib.suppress(KafkaException):
@@ -132,7 +132,8 @@ class Sender:
             self._producer = None  # type: ignore[assignment]  # not used after this
 
     def _check_progress(self, left: int, moved_at: float) -> tuple[int, float]:
-        """How much is left to be sent and since when; SinkUnavailable if that has been the same for too long."""
+        """Return how much is left to be sent and since when; raise SinkUnavailable if that has been the same for too
+        long."""
         now, count = time.monotonic(), len(self._producer)
         if count != left:
             return count, now

@@ -33,7 +33,7 @@ _NO_OFFSET = 1 << 62
 
 @dataclass(slots=True)
 class Context:
-    """What a row's frame does not contain: the preceding transactions and shapes."""
+    """The facts that a row's frame does not contain: the preceding transactions and shapes."""
 
     run: TransactionHeaders | None = None
     versions: dict[Table, int] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Context:
         self.run, self._owners = run, None
 
     def has(self, rows: ShapeRows) -> bool:
-        """The rows have offsets of the run that was announced last."""
+        """Whether the rows have offsets of the run that was announced last."""
         run, offsets = self.run, rows.offsets
         return run is not None and run.first_offset <= offsets[0] and int(offsets[-1]) < run.next_offset
 
@@ -124,7 +124,7 @@ class KafkaReader:
         self.name = f"topic {topics.name}"
 
     def exists(self) -> bool:
-        """There is a log in this topic."""
+        """Whether a log is in this topic."""
         there = Admin(self._topics, f"reading the log in {self.name}").partitions()
         return {self._topics.name, self._topics.state} <= there.keys() and bool(read_state(self._topics).log_id)
 

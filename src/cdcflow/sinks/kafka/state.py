@@ -56,7 +56,8 @@ class TopicRange:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """`log_id` is empty if there is no log yet. `writer` names the process that opened the log in this epoch.
+    """The state of a log in Kafka. `log_id` is empty if no log exists yet. `writer` names the process that opened the
+    log in this epoch.
 
     `newest_xid` is the latest (by 32 bits, which wrap) of the source's transactions in the log.
     """
@@ -72,7 +73,7 @@ class TopicState:
 
 
 def read(messages: Iterable[Message], name: str) -> TopicState:
-    """The latest value of each key.
+    """Return the state: the latest value of each key.
 
     Raises:
         ConfigurationError: another version of cdcflow wrote it.
@@ -135,7 +136,7 @@ def of_writer(epoch: Epoch, process: str) -> StateRecord:
 
 
 def of_checkpoint(before: Checkpoint, after: Checkpoint, newest_xid: int | None) -> Iterator[StateRecord]:
-    """The records to write for a checkpoint, given the previous one.
+    """Return the records to write for a checkpoint, given the previous one.
 
     Checkpoints are immutable, and a changed one is a different object: a cut of an idle table costs the same whether
     there are ten tables or ten thousand.

@@ -1,8 +1,7 @@
-"""A log in Kafka and its history: what to seal next, and reading both as one log.
+"""A log in Kafka and its history: finds what to seal next, and reads both as one log.
 
-history    segment ─ segment ─ segment │ sealed so far
-topic                 topic range ─ topic range ─ topic range ─ … latest cut
-readers    ◀── from the files ─────────│── from the brokers ──▶
+history segment ─ segment ─ segment │ sealed so far topic topic range ─ topic range ─ topic range ─ … latest cut readers
+◀── from the files ─────────│── from the brokers ──▶
 """
 
 from __future__ import annotations
@@ -75,12 +74,12 @@ class KafkaTier:
         self._open_history = open_history or self._open_folder
 
     def topic(self) -> TopicAddress:
-        """Where the log's topic is."""
+        """Return the address of the log's topic."""
         return TopicAddress(self.topics.brokers, self.topics.name, self.topics.options)
 
     @contextmanager
     def open(self) -> Iterator[OpenedTier]:
-        """Find out what there is to seal, and hold the history's lock until the end of the context.
+        """Find out which part is to be sealed, and hold the history's lock until the end of the context.
 
         Raises:
             ConfigurationError: there is no log, the history is another log's, or it is ahead of the topic.
@@ -135,7 +134,7 @@ class KafkaTier:
 
 
 class OpenedTier:
-    """A tier while its history is held. `tail` is None if there is nothing to seal; `sealer` is for one reading."""
+    """A tier while its history is held. `tail` is None if nothing is to be sealed; `sealer` is for one reading."""
 
     def __init__(
         self,
@@ -159,7 +158,7 @@ class OpenedTier:
         self.history.put(directory, self.state.shapes)
 
     def origin(self) -> Mapping[str, Any]:
-        """Where the history ends in the topic."""
+        """Return where the history ends in the topic."""
         return self.history.origin()
 
 

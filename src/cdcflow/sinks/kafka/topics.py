@@ -1,4 +1,4 @@
-"""The topics of a log: creating and checking them, and reading what is committed in them."""
+"""The topics of a log: creates and checks them, and reads the committed records in them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _UNHEARD.addHandler(logging.NullHandler())
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Where a log in Kafka is: its own topic, and a second one for its state.
+    """The place of a log in Kafka: its own topic, and a second one for its state.
 
     `options` are the client library's own settings (security, timeouts), secrets in them resolved. `message_bytes` is
     how much of a frame one record holds at most: less than the topic's `max.message.bytes`. `replicas` counts the
@@ -166,7 +166,8 @@ class Admin:
         return self._metadata().topics
 
     def _metadata(self) -> ClusterMetadata:
-        """Waits in steps of a second: a refused client must not wait for brokers that will never answer."""
+        """Query the brokers, waiting in steps of a second: a refused client must not wait for brokers that will never
+        answer."""
         deadline = time.monotonic() + self._wait_s
         while True:
             try:

@@ -49,7 +49,7 @@ def faults(bucket: Bucket, layout: Layout, cached: FindCopy) -> list[Fault]:
 
 
 def missing(bucket: Bucket, layout: Layout, cached: FindCopy) -> tuple[list[Bounds], list[Bounds]]:
-    """What the store has lost of what was uploaded: first what is still on this machine, then what is not.
+    """Return what the store has lost of the uploaded segments: first those still on this machine, then the others.
 
     Neighbours are combined.
     """

@@ -91,12 +91,13 @@ class StoredHistory(LockedHistory):
             raise
 
     def sealer(self, topic: str, bytes_max: int = SEGMENT_BYTES_MAX) -> StoreSealer:
-        """A sealer that uploads the files of what follows its end. It contains the current keys."""
+        """Return a sealer that uploads the files of the part after the history's end. It contains the current keys."""
         base = Sealer.behind(self.newest, self._manifest, self.layout.root, topic, self._log.log_id, bytes_max)
         return StoreSealer(base, self._bucket.name, self._bucket.address)
 
     def origin(self) -> Mapping[str, Any]:
-        """The topic that its last segment was sealed from, and the topic offset after the last cut; {} if unknown."""
+        """Return the topic that the history's last segment was sealed from, and the topic offset after the last cut; {}
+        if unknown."""
         return self._place
 
     def put(self, directory: str, shapes: SchemaHistory | None = None) -> Segment:
@@ -184,7 +185,8 @@ class StoredHistory(LockedHistory):
         shapes: SchemaHistory | None,
         there: Mapping[str, StoredObject],
     ) -> None:
-        """Everything after the link, which makes the segment the next one. May be done twice, and by two processes."""
+        """Do everything that follows the link, which made the segment the next one. May be done twice, and by two
+        processes."""
         learn(self._shapes, segment, shapes)
         schemas = self._shapes.to_json().encode()
         if schemas != self._schemas:

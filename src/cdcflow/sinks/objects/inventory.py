@@ -28,13 +28,14 @@ AT_ONCE = 16
 
 
 def counting(layout: Layout, last_offset: int) -> list[Bounds]:
-    """The segments up to an offset that count: not expired, and not replaced by a compacted one."""
+    """Return the segments up to an offset that count: not expired, and not replaced by a compacted one."""
     first_offset = layout.log_file().first_offset
     return [b for b in layout.segment_offsets() if b[0] >= first_offset and b[1] <= last_offset]
 
 
 def suspects(bucket: Bucket, layout: Layout, last_offset: int) -> list[Bounds]:
-    """The segments up to `last_offset` that one listing of the bucket lacks, wholly or in part; check each again.
+    """Return the segments up to `last_offset` that one listing of the bucket lacks, wholly or in part. The caller
+    checks each again.
 
     Memory holds the names of the segments and one page of the listing.
     """
@@ -75,7 +76,8 @@ def batches(bounds: Sequence[Bounds]) -> Iterator[Sequence[Bounds]]:
 
 
 def wrong_parts(bucket: Bucket, segment: Segment, text: bytes, directory: Path) -> list[str]:
-    """The files of a segment whose content in the bucket is not what was sealed. `directory` has the local files.
+    """Return the files of a segment whose content in the bucket differs from what was sealed. `directory` has the local
+    files.
 
     If a local file is damaged, the bucket's content is read and decides.
     """
@@ -109,7 +111,7 @@ def _index(expected: Sequence[Bounds], bounds: Bounds | None) -> int | None:
 
 
 def _settle(layout: Layout, bounds: Bounds, at: int, partly: dict[int, dict[str, int]], whole: bytearray) -> None:
-    """Compare what was listed of one segment with its manifest; drop the listing if nothing is missing."""
+    """Compare the listed objects of one segment with its manifest; drop them if nothing is missing."""
     try:
         wanted = sizes(*layout.manifest(*bounds))
     except FileNotFoundError:

@@ -40,7 +40,8 @@ class BucketRegister:
         return True
 
     def _put(self, name: str, content: bytes) -> bool:
-        """Write a record. False if it exists. The first one checks that the store keeps its word."""
+        """Write a record. Return false if it exists. The first call checks that the store supports conditional
+        writes."""
         if not self._is_checked:
             self._is_checked = put_first(self._bucket, name, content)
             return self._is_checked
@@ -51,7 +52,7 @@ class BucketRegister:
         return True
 
     def close(self) -> None:
-        """There is no connection to close."""
+        """Do nothing: no connection is held."""
 
     def _remove_old(self, number: int) -> None:
         oldest = number if self._oldest is None else self._oldest

@@ -1,4 +1,4 @@
-"""A log's segments and states in a bucket, for changing them: what `log.maintenance.retention` needs."""
+"""Changes a log's segments and states in a bucket: the operations that `log.maintenance.retention` needs."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class StoredLog:
 
 
 def bucket_at(url: str, address: StoreAddress, doing: str, names: Mapping[str, str]) -> Bucket:
-    """A bucket, opened on a machine that may lack the client library. `names`: see `Bucket.of_url`.
+    """Open a bucket on a machine that may lack the client library. `names`: see `Bucket.of_url`.
 
     Raises:
         ConfigurationError: the store's client library is not installed here.

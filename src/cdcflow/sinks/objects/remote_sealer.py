@@ -35,7 +35,8 @@ class StoreSealer:
     address: StoreAddress
 
     def __call__(self, messages: Iterable[Message]) -> Iterator[str]:
-        """Segments whose files are in the bucket, in order: manifest and topic position as JSON.
+        """Upload the files of whole segments to the bucket, and yield manifest and topic position of each as JSON, in
+        order.
 
         `messages` begin at the head of a topic range. Files get names that no other attempt uses: of two attempts that
         seal the same, neither can replace a file of the other.

@@ -1,4 +1,4 @@
-"""Uploads again what the bucket has lost, from any copy on this machine."""
+"""Uploads again what the bucket has lost, using any copy on this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = structlog.get_logger("cdcflow")
 
 
 class Restorer:
-    """Compares what was uploaded with what the bucket has. `wait`: see `maintenance`."""
+    """Compares the uploaded segments with the bucket's contents, and restores them. `wait`: see `maintenance`."""
 
     def __init__(self, layout: Layout, bucket: Bucket, cached: FindCopy, wait: Callable[[float], bool]) -> None:
         self._layout = layout
@@ -46,7 +46,7 @@ class Restorer:
         return lost
 
     def is_stored(self, bounds: Bounds) -> bool:
-        """Whether the bucket has a segment with the content that was sealed; what it lacks is uploaded again first.
+        """Whether the bucket has a segment with the content that was sealed; missing files are uploaded again first.
 
         Called before the local files are dropped, with the maintenance lock held.
         """
@@ -59,9 +59,10 @@ class Restorer:
         return not missing or self._put_again(bounds, missing) or self._took_apart(bounds)
 
     def _took_apart(self, compacted: Bounds) -> bool:
-        """Undo a compaction whose segment is lost while its original segments all still exist.
+        """Undo a compaction whose segment is lost while its original segments all still exist. Return whether it was
+        undone.
 
-        They have the same rows, and the hash chain goes through them as before.
+        The originals have the same rows, and the hash chain goes through them as before.
         """
         covered = [b for b in self._layout.listed_segments()[0] if b != compacted and _covers(compacted, b)]
         parts = widest_segments(covered)

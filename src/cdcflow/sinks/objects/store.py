@@ -52,7 +52,7 @@ class BucketStore:
 
     @property
     def bytes_max(self) -> int:
-        """The maximum size of the cache of what was read."""
+        """The maximum size of the cache."""
         return self._bytes_max
 
     @property
@@ -196,7 +196,7 @@ class BucketStore:
             )
 
     def _cached_bounds(self, found: Sequence[Bounds]) -> list[Bounds]:
-        """Those whose manifest is cached. The copies of expired and compacted segments are removed."""
+        """Return those folders whose manifest is cached. The copies of expired and compacted segments are removed."""
         there = set(found)
         known: list[Bounds] = []
         for path in _paths_in(self._manifests):
@@ -216,7 +216,7 @@ class BucketStore:
 
     @contextlib.contextmanager
     def _keeping(self, copy: Path) -> Iterator[Path]:
-        """A file to write, which gets its name when it is whole: another process may fetch the same one."""
+        """Provide a file to write, which gets its name when it is whole: another process may fetch the same one."""
         _make_directory(copy.parent)
         handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=copy.parent)
         os.close(handle)

@@ -17,8 +17,8 @@ RANGES_NAMED = 10
 class Uploaded:
     """How far the bucket holds the log: up to `last_offset`.
 
-    `problem`: why it currently gets no further. `lost`: the segments up to that offset that the bucket has lost and
-    that are not on this machine either, neighbours combined.
+    `problem`: why the upload currently gets no further. `lost`: the segments up to that offset that the bucket has lost
+    and that are not on this machine either, neighbours combined.
     """
 
     url: str
@@ -44,14 +44,14 @@ class Uploaded:
 
 
 class UploadedPart:
-    """How much of the log the bucket has, for what depends on that alone. `url`: the bucket's."""
+    """How much of the log the bucket has, for code that needs only this. `url`: the bucket's."""
 
     def __init__(self, layout: Layout, url: str) -> None:
         self._layout = layout
         self._url = url
 
     def offset(self) -> int:
-        """The bucket has everything up to this offset."""
+        """Return the offset up to which the bucket has everything."""
         known = Uploaded.read(self._layout)
         return 0 if known is None else known.last_offset
 
@@ -63,7 +63,7 @@ class UploadedPart:
 
 
 def lost_segments(layout: Layout, known: Uploaded | None) -> list[Bounds]:
-    """What is lost of the log, as of the last comparison with the bucket; without what has expired since."""
+    """Return the lost segments as of the last comparison with the bucket, without those that have expired since."""
     first_offset = layout.log_file().first_offset
     return [(max(a, first_offset), b) for a, b in (known.lost if known is not None else ()) if b >= first_offset]
 
@@ -84,7 +84,8 @@ def loss(layout: Layout, url: str, ranges: Sequence[Bounds]) -> tuple[str, str]:
 
 
 def status(layout: Layout, url: str = "") -> Mapping[str, object]:
-    """What waits for upload, and what is lost, for operators: without a daemon, without querying the store."""
+    """Return what waits for upload, and what is lost, for operators. It needs no daemon, and does not query the
+    store."""
     known = Uploaded.read(layout)
     last_offset = 0 if known is None else known.last_offset
     gone = lost_segments(layout, known)

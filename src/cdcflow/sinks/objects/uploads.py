@@ -90,7 +90,7 @@ class Uploads:
         self._thread = threading.Thread(target=self._run, name="cdcflow-upload", daemon=True)
 
     def start(self, lease_check: Callable[[], None]) -> None:
-        """Begin. `lease_check` raises when another process has taken the log over.
+        """Start the thread. `lease_check` raises an error when another process has taken the log over.
 
         Raises:
             ConfigurationError: its segments are in another bucket; or the store refuses: a wrong key, url or region.
@@ -113,11 +113,11 @@ class Uploads:
             raise self._error
 
     def wake(self) -> None:
-        """Something was sealed."""
+        """Wake the thread, because a segment was sealed."""
         self._asked.set()
 
     def on_durable(self, checkpoint: Checkpoint) -> None:
-        """The log is durable up to this checkpoint."""
+        """Note that the log is durable up to this checkpoint."""
         self._durable = checkpoint
 
     @property
@@ -206,7 +206,8 @@ class Uploads:
         _log.warning("upload put off", problem=text, tries=state.attempt_number, pause_s=round(pause_s, 1))
 
     def _reach(self) -> None:
-        """The first request, even without a segment: a wrong key, or another log there, is reported at the start."""
+        """Send the first request, even without a segment, so that a wrong key, or another log in the bucket, is
+        reported at the start."""
         put_log(self.bucket, self._layout)
         self._reached = True
 

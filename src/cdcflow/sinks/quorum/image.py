@@ -33,7 +33,7 @@ def is_stored(name: str) -> bool:
 
 
 def check_name(name: str) -> str:
-    """The same path, received from a different machine. InvariantViolated if it leads out of the folder."""
+    """Return a path that was received from another machine. Raise InvariantViolated if it leads out of the folder."""
     folder, _, file = name.rpartition("/")
     if not is_stored(name) or file in (".", "..") or "\0" in name or "/" in folder:
         raise InvariantViolated("receiving a file for the journal: its name is not one that peers store")

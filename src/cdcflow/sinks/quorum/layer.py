@@ -43,7 +43,7 @@ class _OpenFile:
 
     @property
     def waits(self) -> bool:
-        """Whether its bytes wait for a majority."""
+        """Whether the file's bytes wait for a majority."""
         return self.name.startswith("journal/")
 
 
@@ -111,10 +111,10 @@ class ReplicatedLayer:
             self._replicas.change(MessageKind.TRUNCATE, file.name, number=size)
 
     def fsync(self, fd: int) -> None:
-        """What was written is on a majority's disks on return, and can then be read here.
+        """Make the written bytes durable on a majority's disks; after that they can be read here.
 
         Raises:
-            SinkUnavailable: no majority has it.
+            SinkUnavailable: no majority has them.
             InvariantViolated: another process has taken the log over.
         """
         if (file := self._open.get(fd)) is None:
@@ -127,7 +127,7 @@ class ReplicatedLayer:
             self._write_pending(fd, file, parts)
 
     def close(self, fd: int) -> None:
-        """Closes a file; what no majority has is dropped."""
+        """Close a file; drop the bytes that no majority has."""
         with self._replicas.changing:
             file = self._open.pop(fd, None)
         if file is not None:
@@ -196,7 +196,7 @@ class ReplicatedLayer:
         return found
 
     def remove_uploaded(self) -> None:
-        """Remove journals, and the files that they attach, whose segments are in the store by now."""
+        """Remove journals, and the files that they attach, whose segments are already in the store."""
         if not self._sealed:
             return
         with self._replicas.changing:

@@ -31,7 +31,8 @@ class PeerTls:
     ca: Path
 
     def context(self, *, is_server: bool, setting: str) -> ssl.SSLContext:
-        """For new connections; the files are read again each time. Raises ConfigurationError if they cannot be used."""
+        """Return the TLS context for new connections; the files are read again each time. Raises ConfigurationError if
+        they cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if is_server else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
@@ -53,7 +54,8 @@ def address_of(text: str) -> tuple[str, int]:
 
 
 class Link:
-    """One blocking connection. Errors are OSError; InvariantViolated and ConfigurationError as in `messages.decode`."""
+    """One blocking connection. It raises OSError, and InvariantViolated and ConfigurationError as `messages.decode`
+    does."""
 
     def __init__(self, sock: socket.socket, name: str) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

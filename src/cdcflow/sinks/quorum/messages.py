@@ -47,7 +47,8 @@ class MessageKind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """`number`: of a sync (SYNC, DURABLE), a size (TRUNCATE), or the size before the bytes (APPEND)."""
+    """The head of a message. `number`: of a sync (SYNC, DURABLE), a size (TRUNCATE), or the size before the bytes
+    (APPEND)."""
 
     kind: MessageKind
     name_bytes: int
@@ -57,13 +58,13 @@ class Head:
 
 
 def encode(kind: MessageKind, name: str = "", payload: bytes = b"", *, epoch: int = 0, number: int = 0) -> bytes:
-    """A message up to its payload; the payload follows it unchanged."""
+    """Encode a message up to its payload; the payload follows it unchanged."""
     text = name.encode()
     return HEAD.pack(_MAGIC, kind, VERSION, len(text), len(payload), epoch, number, 0) + text
 
 
 def decode(head: bytes | memoryview, name: str) -> Head:
-    """The head of a message. `name`: the other side, for errors.
+    """Decode the head of a message. `name`: the other side, for errors.
 
     Raises:
         ConfigurationError: it speaks another version.

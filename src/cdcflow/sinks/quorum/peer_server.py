@@ -33,7 +33,8 @@ class PeerServer:
     """Serves one peer's folder at one address. `run` blocks until `stop`."""
 
     def __init__(self, folder: Path, listen: str, tls: PeerTls | None, on_event: OnEvent) -> None:
-        """Raises ConfigurationError if the folder is in use, or the address or a certificate cannot be used."""
+        """Open the folder and the address. Raises ConfigurationError if either is in use, or a certificate cannot be
+        used."""
         if tls is not None:
             tls.context(is_server=True, setting="cdcflow journal-peer")
         self._tls = tls
@@ -67,7 +68,7 @@ class PeerServer:
             raise self._store.dead
 
     def stop(self) -> None:
-        """Safe in a signal handler."""
+        """End `run`. Safe in a signal handler."""
         self._stopping.set()
 
     def _serve(self, accepted: socket.socket, client: str) -> None:
@@ -113,7 +114,7 @@ class WriterConnection:
 
     @property
     def is_alive(self) -> bool:
-        """The writer at the other end has sent something recently."""
+        """Whether the writer at the other end has sent something recently."""
         return self._is_open and time.monotonic() - self._heard_at < ALIVE_S
 
     def run(self) -> None:

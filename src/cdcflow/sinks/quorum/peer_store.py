@@ -1,12 +1,12 @@
-"""What a peer has on its disk: its promise, and an image of the log's journals that one writer changes.
+"""The disk of a peer: its promise, and an image of the log's journals that one writer changes.
 
     <folder>/state.json      the promise, and the number of the image that counts
     <folder>/images/<n>/     log.json, journal/, spool/: as in the log's folder
 
 A writer copies a new image next to the current one, which stays valid until `state.json` names the new one. Files that
 both have are linked, not copied. Every change is checked against the promise under one lock, so nothing of an older
-epoch is stored after a promise was answered. What `sync` has answered survives a power failure; the rest may be cut off
-anywhere, which the frames' checksums show when the peer reports.
+epoch is stored after a promise was answered. Changes before an answered `sync` survive a power failure; the rest may be
+cut off anywhere, which the frames' checksums show when the peer reports.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class OpenImage:
         self._unsynced.add(name)
 
     def append(self, name: str, at: int, content: bytes | memoryview) -> None:
-        """Append to a file that has `at` bytes. InvariantViolated if it has not."""
+        """Append to a file that has `at` bytes. Raise InvariantViolated if it has another size."""
         fd = self._fd(name)
         if self._sizes[name] != at:
             raise InvariantViolated(
@@ -87,7 +87,7 @@ class OpenImage:
         self._changed_folders.add(path.parent)
 
     def sync(self) -> None:
-        """Everything so far is durable on return. SyncFailed if that is unknown."""
+        """Make all changes so far durable. Raise SyncFailed if it is unknown whether they are."""
         for name in sorted(self._unsynced):
             with syncing(self.root / name):
                 OS_LAYER.fsync(self._fds[name])
@@ -146,7 +146,7 @@ class PeerStore:
         return self._promise
 
     def promise_to(self, writer: EpochWriter, *, founding: bool) -> Promise:
-        """Follow this writer from now on; durable on return. Raises WriterRefused."""
+        """Promise to follow only this writer; durable on return. Raises WriterRefused."""
         with self._changing:
             self._living()
             rule = promises.founding_promise if founding else promises.fencing_promise
@@ -161,7 +161,7 @@ class PeerStore:
         return self._session
 
     def extent(self) -> JournalExtent:
-        """How far the journals go. InvariantViolated if data that was durable is damaged."""
+        """Return how far the journals go. Raise InvariantViolated if data that was durable is damaged."""
         with self._changing:
             self._living()
             return JournalExtent() if self._image is None else extent_of(self._image.root)
@@ -179,10 +179,11 @@ class PeerStore:
     def begin_image(
         self, writer: EpochWriter, session: object, wanted: Sequence[ImageFile]
     ) -> tuple[OpenImage, list[str]]:
-        """A new image with those of these files that the current one has, and the names of the others.
+        """Create a new image with those of these files that the current one has. Return it, and the names of the
+        others.
 
-        Changes by earlier sessions are refused from now on, also those of the same writer: they may still arrive.
-        Raises WriterRefused.
+        Changes by earlier sessions are refused after this, also those of the same writer: they may still arrive. Raises
+        WriterRefused.
         """
         with self._changing:
             self._living()
@@ -221,7 +222,7 @@ class PeerStore:
 
     @contextlib.contextmanager
     def changing(self, writer: EpochWriter, session: object) -> Iterator[OpenImage]:
-        """Changes of the image by this writer, which no other promise interrupts. Raises WriterRefused."""
+        """Provide the image for changes by this writer, which no other promise interrupts. Raises WriterRefused."""
         with self._changing:
             self._living()
             self._check_session(session)
@@ -235,7 +236,7 @@ class PeerStore:
 
     @property
     def dead(self) -> CdcflowError | None:
-        """Why this peer must start again; None while it works."""
+        """The reason why this peer must start again; None while it works."""
         return self._dead
 
     def close(self) -> None:
@@ -291,7 +292,7 @@ class PeerStore:
 
 
 def extent_of(root: Path) -> JournalExtent:
-    """How far the journals of an image go. InvariantViolated if data that was durable is damaged."""
+    """Return how far the journals of an image go. Raise InvariantViolated if data that was durable is damaged."""
     layout = Layout(root)
     heads = [head for head, counts in counting_heads(layout) if counts]
     if not heads:

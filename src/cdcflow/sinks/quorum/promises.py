@@ -31,7 +31,7 @@ NO_EPOCH = Epoch(0)
 
 
 class WriterRefused(Exception):
-    """A peer does not do what a writer requests. `promise`: what it promised instead."""
+    """Raised when a peer refuses a writer's request. `promise`: the promise that it follows instead."""
 
     def __init__(self, promise: Promise, why: str) -> None:
         super().__init__(why)
@@ -85,7 +85,7 @@ class JournalExtent:
 
 @dataclass(frozen=True, slots=True)
 class PeerReport:
-    """What a peer answered after a majority had promised."""
+    """The answer of a peer after a majority had promised."""
 
     peer: str
     promise: Promise
@@ -96,14 +96,14 @@ class PeerReport:
 
 
 def founding_promise(promise: Promise, writer: EpochWriter) -> Promise:
-    """The promise of a peer that joins a new group, or fences in the one that it has."""
+    """Return the new promise of a peer that joins a new group, or is fenced in the group that it has."""
     if promise.is_blank:
         return Promise(writer.group, writer.epoch, writer.id)
     return fencing_promise(promise, writer)
 
 
 def fencing_promise(promise: Promise, writer: EpochWriter) -> Promise:
-    """The promise of a peer that a new writer fences. Raises WriterRefused."""
+    """Return the new promise of a peer that a new writer fences. Raises WriterRefused."""
     if promise.is_blank:
         raise WriterRefused(promise, "it has nothing: its disk is new, or was lost")
     _check_group(promise, writer)
@@ -113,7 +113,7 @@ def fencing_promise(promise: Promise, writer: EpochWriter) -> Promise:
 
 
 def check_append(promise: Promise, writer: EpochWriter) -> None:
-    """Raises WriterRefused unless the peer follows this very writer, and has what it installed."""
+    """Raise WriterRefused unless the peer follows this very writer, and has its installed image."""
     if promise.is_blank:
         raise WriterRefused(promise, "it has nothing: its disk is new, or was lost")
     _check_group(promise, writer)
@@ -149,7 +149,7 @@ def majority(peers: int) -> int:
 
 
 def next_epoch(known: Sequence[Promise], at_least: Epoch) -> Epoch:
-    """The epoch for a new writer, given what peers promised and the epoch that its own folder has."""
+    """Return the epoch for a new writer, given the peers' promises and the epoch that its own folder has."""
     return Epoch(max([at_least, *(promise.promised for promise in known)]) + 1)
 
 
@@ -162,16 +162,17 @@ def proves_new(known: Sequence[Promise], peers: int) -> bool:
 
 
 def may_take_over(following: Sequence[bool], peers: int) -> bool:
-    """Whether a new writer may fence: for each peer that answered, whether it follows a writer that is alive.
+    """Whether a new writer may fence. `following`: for each peer that answered, whether it follows a writer that is
+    alive.
 
-    A writer that a majority no longer follows acknowledges nothing. This spares a writer that runs from a second
-    process that was started by mistake; what makes two writers harmless is the promise alone.
+    A writer that a majority no longer follows acknowledges nothing. This check spares a running writer from a second
+    process that was started by mistake; the promise alone is what makes two writers harmless.
     """
     return sum(not follows for follows in following) >= majority(peers)
 
 
 def longest(reports: Sequence[PeerReport], writer: EpochWriter, peers: int) -> PeerReport | None:
-    """The report of the peer from which a new writer recovers; None if too few reports prove anything.
+    """Return the report of the peer from which a new writer recovers; None if too few reports prove anything.
 
     Only peers count that still promise this writer when they report. If there were more peers before, a majority of
     that number is needed.
@@ -183,7 +184,8 @@ def longest(reports: Sequence[PeerReport], writer: EpochWriter, peers: int) -> P
 
 
 def acknowledged_sync(durable: Sequence[int], peers: int) -> int:
-    """The latest sync that a majority of the peers has, given the latest one of each peer that counts; 0 if none."""
+    """Return the latest sync that a majority of the peers has, given the latest one of each peer that counts; 0 if
+    none."""
     needed = majority(peers)
     return sorted(durable, reverse=True)[needed - 1] if len(durable) >= needed else 0
 

@@ -1,4 +1,4 @@
-"""A writer's connections to its peers: what it sends to each, and what a majority of them has on disk.
+"""The connections of a writer to its peers: sends changes to each, and tracks which are on the disks of a majority.
 
     change ──▶ queue of each peer ──▶ socket ──▶ peer
     sync n ──▶                                    │ fsync
@@ -52,7 +52,7 @@ _log = structlog.get_logger("cdcflow")
 @dataclass(frozen=True, slots=True)
 class SnapshotFile:
     """A file of the log's folder when the image was listed: its first `size` bytes, read through an open descriptor,
-    and what follows them but is not in the file yet."""
+    and the bytes that follow them but are not in the file yet."""
 
     name: str
     fd: int
@@ -182,7 +182,7 @@ class Replicas:
             thread.join(self._timeout_s)
 
     def status(self) -> dict[str, dict[str, object]]:
-        """By peer: whether it counts, what it lacks (bytes), and the problem that it has ("" if none)."""
+        """Return for each peer whether it counts, how many bytes it lacks, and its problem ("" if it has none)."""
         with self.changing:
             counting = set(self._counting())
             return {
@@ -246,7 +246,7 @@ class Replicas:
                 _close(file.fd)
 
     def _begin(self, session: FollowingPeer, *, was_blank: bool) -> None:
-        """From now on the peer gets each change."""
+        """Send the peer each change that follows."""
         session.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BYTES)
         session.sock.setblocking(False)
         with self.changing:
@@ -288,7 +288,7 @@ class Replicas:
             poll.poll(seconds * 1000)
 
     def _pump(self) -> None:
-        """Send and receive what is possible without waiting; the caller holds `changing`."""
+        """Send and receive as much as is possible without waiting; the caller holds `changing`."""
         for session in self._ready_peers():
             try:
                 _receive(session)  # first: a refusal says more than the broken connection that follows it
@@ -402,7 +402,7 @@ def _send(session: FollowingPeer) -> None:
 
 
 def _next_part(session: FollowingPeer) -> memoryview:
-    """The next bytes to send; small ones are joined, so that a sync is one packet."""
+    """Return the next bytes to send; small ones are joined, so that a sync is one packet."""
     first = session.queue[0]
     if len(session.queue) > 1 and len(first) < 4096:
         parts, size = [], 0

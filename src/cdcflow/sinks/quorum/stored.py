@@ -1,4 +1,5 @@
-"""The sealed part of a log, as a machine that continues it gets it from the object store: manifests, not the rows."""
+"""Fetches the sealed part of a log from the object store, for a machine that continues the log: manifests, not the
+rows."""
 
 from __future__ import annotations
 
@@ -20,14 +21,14 @@ class StoredPart(Protocol):
     """How much of the log the object store has, as recorded in the log's folder."""
 
     def offset(self) -> int:
-        """It has everything up to this offset."""
+        """Return the offset up to which the store has everything."""
         ...
 
     def record(self, offset: int) -> None: ...
 
 
 def complete_from_store(layout: Layout, stored: StoredPart) -> None:
-    """Give the folder what another machine has sealed and uploaded since.
+    """Add to the folder the segments that another machine has sealed and uploaded since.
 
     A segment here that the store has with another manifest is replaced by the store's: another machine has sealed the
     same rows.
@@ -82,7 +83,8 @@ def _put_manifest(layout: Layout, target: Path, text: bytes) -> None:
 
 
 def _take_shapes(layout: Layout, store: Store) -> None:
-    """Shapes only become more: the longer of both histories has the other."""
+    """Take the store's history of shapes if it is longer. Shapes are only ever added, so the longer history has the
+    other."""
     try:
         theirs = store.schemas()
     except FileNotFoundError:

@@ -1,10 +1,10 @@
-"""Becoming the writer of a log whose journals are on several machines, on any of them.
+"""Makes this process the writer of a log whose journals are on several machines.
 
     fence ─▶ report ─▶ fetch the longest ─▶ complete the folder from the store ─▶ install on a majority ─▶ open
 
-The peers decide what the log is. The folder here is a copy: its journals are replaced by the peers', and what was
-sealed and uploaded elsewhere is fetched from the object store. After that the log is opened as always: recovery drops
-what follows the last whole cut, and begins a journal of the new epoch.
+The peers decide what the log is. The folder here is a copy: its journals are replaced by the peers', and segments that
+were sealed and uploaded by another machine are fetched from the object store. After that the log is opened as always:
+recovery drops what follows the last whole cut, and begins a journal of the new epoch.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ class ReplicatedJournals:
         self._telling = threading.Lock()
 
     def begin(self, layout: Layout, lease: Lease) -> FileLayer:
-        """Fence earlier writers, make the folder what the peers have, and return the operations that write to both.
+        """Fence earlier writers, bring the folder to the state of the peers, and return the operations that write to
+        both.
 
         The caller holds the folder's lock.
 
@@ -163,7 +164,7 @@ class ReplicatedJournals:
             )
 
     def doctor(self) -> dict[str, str]:
-        """By peer: why it does not answer; "" if it does."""
+        """Return for each peer why it does not answer; "" if it does."""
         links, problems = self._each(self._peers, self._connect)
         states, silent = self._each(links, lambda peer: links[peer].ask(MessageKind.STATE))
         for link in links.values():
@@ -199,7 +200,7 @@ class ReplicatedJournals:
         return PeerLink(peer, self._tls, self._timeout_s)
 
     def _read_promises(self, links: Mapping[str, PeerLink], problems: Mapping[str, str]) -> dict[str, Promise]:
-        """What each peer has promised so far; waits a while for a writer that has just ended."""
+        """Return what each peer has promised so far; wait a while for a writer that has just ended."""
         deadline = time.monotonic() + ALIVE_WAIT_S
         while True:
             states, silent = self._each(links, lambda peer: links[peer].ask(MessageKind.STATE))
@@ -239,7 +240,7 @@ class ReplicatedJournals:
         return EpochWriter(group, next_epoch(list(known.values()), at_least), _writer_id(), len(self._peers))
 
     def _check_new(self, layout: Layout, mark: Mark) -> None:
-        """Refuse to begin with empty peers what may be stored elsewhere."""
+        """Raise an error if the peers are empty but the log may be stored elsewhere."""
         if mark.group:
             raise ConfigurationError(
                 f"opening the log {layout.root}: all of its peers are empty, and they stored it up to epoch "
@@ -259,7 +260,7 @@ class ReplicatedJournals:
     # ── the folder ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _fetch(self, layout: Layout, link: PeerLink) -> None:
-        """Make the journals here those of a peer. Files that are equal stay."""
+        """Replace the journals here by those of a peer. Files that are equal stay."""
         wanted = [ImageFile(**file) for file in link.ask(MessageKind.LIST)["files"]]
         _check_log(layout, link, wanted)
         with storing(f"fetching the journals of {layout.root}"):
@@ -370,7 +371,7 @@ def _report(peer: str, link: PeerLink) -> PeerReport:
 
 
 def _check_log(layout: Layout, link: PeerLink, wanted: Sequence[ImageFile]) -> None:
-    """Raises ConfigurationError if the folder has another log than the peers."""
+    """Raise ConfigurationError if the folder has another log than the peers."""
     if not layout.log_json.exists() or image.LOG_FILE not in {file.name for file in wanted}:
         return
     theirs = LogFile.from_json(_content(link, image.LOG_FILE), f"log.json of the peer {link.peer}")
