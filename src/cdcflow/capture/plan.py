@@ -1,8 +1,9 @@
 """Predicts what changed settings will do, before they are applied: tables, settings, cost. Pure.
 
-settings in use ─┐ ┌─ tables: added, captured again, read again, excluded, unchanged settings file ───┼─▶
-settings.changes ──▶│ settings: how each is applied, or why it is refused log's progress ──┤ │ cost: rows and bytes to
-read, time, log that the source retains until then source's preview ┘ └─ warnings: where more is done than was requested
+settings in use ─┐                       ┌─ tables: added, captured again, read again, excluded, unchanged
+settings file ───┼─▶ settings.changes ──▶│  settings: how each is applied, or why it is refused
+log's progress ──┤                       │  cost: rows and bytes to read, time, log that the source retains until then
+source's preview ┘                       └─ warnings: where more is done than was requested
 """
 
 from __future__ import annotations

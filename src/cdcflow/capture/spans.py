@@ -1,7 +1,7 @@
 """Measures how long a cut and a window took, for tracing. Nothing is recorded while tracing is off.
 
-cut from its first row, or from the cut itself if it has no rows, until it is durable window from its low mark until it
-is closed
+cut     from its first row, or from the cut itself if it has no rows, until it is durable
+window  from its low mark until it is closed
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A log in Kafka and its history: finds what to seal next, and reads both as one log.
 
-history segment ─ segment ─ segment │ sealed so far topic topic range ─ topic range ─ topic range ─ … latest cut readers
-◀── from the files ─────────│── from the brokers ──▶
+history    segment ─ segment ─ segment │ sealed so far
+topic                 topic range ─ topic range ─ topic range ─ … latest cut
+readers    ◀── from the files ─────────│── from the brokers ──▶
 """
 
 from __future__ import annotations

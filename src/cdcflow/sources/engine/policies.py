@@ -4,10 +4,11 @@ cdcflow read again. Pure.
 A setting for values that a type cannot hold applies from the next row. Rows already in the log were written by the
 previous setting, so at a start the previous setting is compared with the current one:
 
-| before | now | rows in the log | | ------------- | ------------- |
------------------------------------------------------------------------ | | stop | null, clamp … | are right: an
-affected value would have stopped the capture | | null, clamp … | different | have the values of the old setting: the
-table is read again | | one type | another type | have the old type: the table is read again |
+| before        | now           | rows in the log                                                         |
+| ------------- | ------------- | ----------------------------------------------------------------------- |
+| stop          | null, clamp … | are right: an affected value would have stopped the capture               |
+| null, clamp … | different     | have the values of the old setting: the table is read again               |
+| one type      | another type  | have the old type: the table is read again                                |
 
 The checkpoint stores these policies. The tables to read again are reported to the caller of `prepare`, which stores
 them until its command to read them is durable.

@@ -8,9 +8,9 @@ cells of a column are found for all tuples at once, and the next column's begin 
 The contents of tuples become arrays with one row per column and one entry per tuple (`Tuples`). The rules about old
 rows are arithmetic on those arrays:
 
-- An Update whose old key differs from the new one is two changes, a delete and an insert (hard case P09). - Under
-REPLICA IDENTITY FULL a value that the new row did not repeat is in the old one (P03). - A Delete under DEFAULT carries
-the key; the other columns were not sent, which is not NULL (P04).
+- An Update whose old key differs from the new one is two changes, a delete and an insert (hard case P09).
+- Under REPLICA IDENTITY FULL a value that the new row did not repeat is in the old one (P03).
+- A Delete under DEFAULT carries the key; the other columns were not sent, which is not NULL (P04).
 """
 
 from __future__ import annotations

@@ -3,9 +3,12 @@
 A value that was not sent keeps its encrypted text, which an earlier person's key made if the row has another person
 now. Nothing shows whether it has: the row is read again by its key.
 
-| the value | its person | | | --- | --- | --- | | sent | sent | it is encrypted | | sent | not sent | whose it is, is
-unknown: it leaves as not sent, and the row is read again | | not sent | sent | it may be of another person now: the row
-is read again, unless the person is part of its key | | not sent | not sent | neither changed |
+| the value | its person | |
+| --- | --- | --- |
+| sent | sent | it is encrypted |
+| sent | not sent | whose it is, is unknown: it leaves as not sent, and the row is read again |
+| not sent | sent | it may be of another person now: the row is read again, unless the person is part of its key |
+| not sent | not sent | neither changed |
 """
 
 from __future__ import annotations

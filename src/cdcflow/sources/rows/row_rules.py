@@ -2,8 +2,12 @@
 
 A filter is true, or not, for the row before a change and for the row after it:
 
-| before | after | what leaves | | --- | --- | --- | | yes | yes | the change | | no | yes | an insert | | yes | no | a
-delete | | no | no | nothing |
+| before | after | what leaves |
+| --- | --- | --- |
+| yes | yes | the change |
+| no | yes | an insert |
+| yes | no | a delete |
+| no | no | nothing |
 
 The row before is known if the source sends old rows whole (`Identity.FULL`), or if the filter needs the key alone: an
 update keeps it. Otherwise an update after which the filter holds leaves unchanged, and one after which it does not
