@@ -71,7 +71,7 @@ class ChangeBatch:
     rows: pa.RecordBatch
 
     def between(self, first: int, last: int) -> ChangeBatch | None:
-        """The rows with first <= index < last, re-indexed from 0, or None if there are no such rows."""
+        """Return the rows with first <= index < last, re-indexed from 0, or None if there are no such rows."""
         a, b = np.searchsorted(self.index, (first, last))
         if a == b:
             return None
@@ -94,7 +94,8 @@ class KeySet:
         return KeySet(pa.concat_tables([_as_text(t, texts) for t in tables], promote_options="permissive"))
 
     def distinct(self) -> KeySet:
-        """Each key once. Arrow cannot compare nested values, so keys with an array column are returned unchanged."""
+        """Return each key once. Arrow cannot compare nested values, so keys with an array column are returned
+        unchanged."""
         if any(pa.types.is_nested(t) for t in self.keys.schema.types):
             return self
         return KeySet(self.keys.group_by(self.keys.column_names).aggregate([]))
@@ -104,7 +105,7 @@ class KeySet:
         return KeySet(self.keys.slice(0, count)), KeySet(self.keys.slice(count))
 
     def to_text(self) -> str:
-        """These keys with their types, for a checkpoint: an Arrow stream in base64."""
+        """Return these keys with their types as a text for a checkpoint: an Arrow stream in base64."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self.keys.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
             stream.write_table(self.keys)
@@ -121,7 +122,7 @@ NO_KEYS = KeySet(pa.table({}))
 
 
 def _as_text(keys: pa.Table, columns: Set[str]) -> pa.Table:
-    """The same keys with these columns as text."""
+    """Return the keys with these columns as text."""
     schema = pa.schema([pa.field(f.name, pa.string()) if f.name in columns else f for f in keys.schema])
     return keys if schema == keys.schema else keys.cast(schema)
 
@@ -177,7 +178,8 @@ class Run:
         return int(self.commit_ts[-1])
 
     def first_touching(self, tables: frozenset[TableId]) -> int | None:
-        """The number (from 0) of the first transaction with a row of one of these tables."""
+        """Return the number (from 0) of the first transaction with a row of one of these tables; None if no transaction
+        has one."""
         firsts = [int(b.index[0]) for b in self.batches if b.table.id in tables and len(b.index)]
         return int(np.searchsorted(self.ends, min(firsts), side="right")) if firsts else None
 
@@ -199,26 +201,27 @@ class Run:
         )
 
     def shapes_of(self, table: TableId) -> frozenset[Table]:
-        """Every shape in which rows of this table appear here."""
+        """Return every shape in which rows of this table appear in the run."""
         return frozenset(b.table for b in self.batches if b.table.id == table and b.rows.num_rows)
 
     def truncates(self, table: TableId) -> bool:
         return any(b.table.id == table and pc.any(pc.equal(b.rows.column(OP), TRUNCATE)).as_py() for b in self.batches)
 
     def partial_keys(self, table: TableId) -> KeySet | None:
-        """Keys of this table's rows that came with unchanged columns (deletes aside), or None if there are no such
-        rows."""
+        """Return the keys of this table's rows that arrived with unchanged columns (deletes aside), or None if there
+        are no such rows."""
         found = [k for b in self.batches if b.table.id == table and (k := partial_keys(b)) is not None]
         return found[0].union(*found[1:]) if found else None
 
     def without(self, tables: frozenset[TableId]) -> Run:
-        """The same transactions without the rows of these tables."""
+        """Return the same transactions without the rows of these tables."""
         if not any(b.table.id in tables for b in self.batches):
             return self
         return self.with_batches([b for b in self.batches if b.table.id not in tables])
 
     def with_batches(self, batches: Sequence[ChangeBatch]) -> Run:
-        """The same transactions with other batches, whose `index` may lack rows: the others get new numbers."""
+        """Return the same transactions with other batches, whose `index` may lack rows: the remaining rows get new
+        numbers."""
         if sum(len(b.index) for b in batches) == self.rows:
             return replace(self, batches=tuple(batches))
         remains = np.zeros(self.rows, np.bool_)
@@ -229,8 +232,8 @@ class Run:
         return replace(self, ends=before[self.ends], batches=kept)
 
     def moved_keys(self, table: TableId) -> KeySet | None:
-        """Those of `partial_keys` that continue the row of another key (key changes), or None if there are no such
-        keys."""
+        """Return those of `partial_keys` that continue the row of another key (key changes), or None if there are no
+        such keys."""
         found = [k for b in self.batches if b.table.id == table and (k := partial_keys(b, only=INSERT)) is not None]
         return found[0].union(*found[1:]) if found else None
 
@@ -296,7 +299,7 @@ class SpooledTransaction:
         return self.partial.get(table)
 
     def without(self, tables: frozenset[TableId]) -> SpooledTransaction:
-        """The same transaction without the rows of these tables, as far as its spool keeps them apart."""
+        """Return the same transaction without the rows of these tables, as far as its spool keeps them apart."""
         apart = self.parts.keys() & tables
         if not apart:
             return self
@@ -311,7 +314,7 @@ class SpooledTransaction:
         )
 
     def moved_keys(self, table: TableId) -> KeySet | None:
-        """More than a `Run` would return, which is safe: the spool does not distinguish key changes."""
+        """Return more keys than a `Run` would, which is safe: the spool does not distinguish key changes."""
         return self.partial.get(table)
 
 
@@ -392,7 +395,8 @@ class HeldRun:
 
 
 def partial_keys(batch: ChangeBatch, only: str | None = None) -> KeySet | None:
-    """The keys of a batch's rows that came with unchanged columns, deletes aside, or None if there are no such rows.
+    """Return the keys of a batch's rows that arrived with unchanged columns, deletes aside, or None if there are no
+    such rows.
 
     `only` restricts the result to rows with this op.
     """
@@ -406,8 +410,10 @@ def partial_keys(batch: ChangeBatch, only: str | None = None) -> KeySet | None:
 
 
 def commit_clock(previous: int, commit_ts: Int64s) -> Int64s:
-    """The commit clock of consecutive transactions: max(previous + 1, commit_ts), one after another. `previous` may
-    also be a time that the source reached without a transaction; later transactions get a later clock."""
+    """Return the commit clock of consecutive transactions: max(previous + 1, commit_ts), one after another.
+
+    `previous` may also be a time that the source reached without a transaction; later transactions get a later clock.
+    """
     if not len(commit_ts):
         return commit_ts
     steps = np.arange(len(commit_ts), dtype=np.int64)
@@ -415,7 +421,7 @@ def commit_clock(previous: int, commit_ts: Int64s) -> Int64s:
 
 
 def reads(table: Table, rows: Iterable[pa.RecordBatch], position: Position, commit_ts: int) -> Run:
-    """Chunk rows (`rows` have `table.row_schema`) as a run of one transaction of kind READ."""
+    """Return chunk rows (`rows` have `table.row_schema`) as a run of one transaction of kind READ."""
     batches: list[ChangeBatch] = []
     end = 0
     for piece in rows:

@@ -63,8 +63,8 @@ Typed = tuple[tuple[str, str], ...]
 class Buckets:
     """How a table's rows are assigned to buckets and added up, the same on all sides.
 
-    `columns`: those that are compared. `key`: the names of the key's columns, in their order. `count`: of the buckets,
-    a power of two up to `BUCKETS_MAX`. `only`: the buckets whose rows are requested; None for all.
+    `columns`: the columns that are compared. `key`: the names of the key's columns, in their order. `count`: the number
+    of buckets, a power of two up to `BUCKETS_MAX`. `only`: the buckets whose rows are requested; None for all.
     """
 
     columns: Typed
@@ -80,11 +80,11 @@ class Buckets:
 
     @property
     def is_of_number(self) -> bool:
-        """The key is one whole number."""
+        """Whether the key is one whole number."""
         return len(self.key) == 1 and self.key_columns[0][1] in WHOLE_NUMBERS
 
     def among(self, only: Sequence[int]) -> Buckets:
-        """Some of these buckets."""
+        """Return these buckets, restricted to those in `only`."""
         return replace(self, only=tuple(only))
 
 
@@ -94,7 +94,7 @@ def is_portable(table_type: str) -> bool:
 
 
 def text_of(value: str, table_type: str) -> str:
-    """SQL of a value's text; NULL of a NULL."""
+    """Return the SQL of a value's text, which is NULL for NULL."""
     if table_type == "boolean":
         return f"CASE WHEN {value} THEN '1' WHEN NOT {value} THEN '0' END"
     if table_type == "string":
@@ -118,14 +118,14 @@ def text_of(value: str, table_type: str) -> str:
 
 
 def row_text(columns: Sequence[tuple[str, str]]) -> str:
-    """SQL of a row's text. `columns`: each column's value as SQL, and its type."""
+    """Return the SQL of a row's text. `columns`: each column's value as SQL, and its type."""
     # A NULL is skipped: it has no text at all, and no value has an empty one.
     pieces = [piece for value, type_ in columns for piece in (text_of(value, type_), "'|'")]
     return f"concat_ws('', {', '.join(pieces)})"
 
 
 def digest(text: str, hash_: Hash = "md5") -> str:
-    """SQL of the number of a text."""
+    """Return the SQL of the number of a text."""
     hashed = f"md5({text})" if hash_ == "md5" else f"sha2({text}, 256)"
     return f"CAST(conv(substring({hashed}, 1, {DIGEST_BITS // 4}), 16, 10) AS bigint)"
 
@@ -136,10 +136,10 @@ def digests(
     columns: Sequence[tuple[str, str]],
     buckets: Buckets | None = None,
 ) -> str:
-    """A query that returns for each row of a view its key, as columns `k0`, `k1`, …, and its digest, as `d`.
+    """Return a query for the key of each row of a view, as columns `k0`, `k1`, …, and its digest, as `d`.
 
-    `columns`: the names of those that are compared, with their types, in the same order on both sides.
-    `buckets`: only rows that are in some of them.
+    `columns`: the names of the columns that are compared, with their types, in the same order on both sides. `buckets`:
+    only rows that are in some of them.
     """
     keys = [f"{name_sql(name)} AS k{i}" for i, name in enumerate(key)]
     number = digest(row_text([(name_sql(name), type_) for name, type_ in columns]))
@@ -150,7 +150,7 @@ def digests(
 
 
 def bucket(buckets: Buckets) -> str:
-    """SQL of the number of a row's bucket."""
+    """Return the SQL of the number of a row's bucket."""
     key = [(name_sql(name), type_) for name, type_ in buckets.key_columns]
     mask = buckets.count - 1
     if not buckets.is_of_number:
@@ -161,7 +161,8 @@ def bucket(buckets: Buckets) -> str:
 
 
 def sums(rows: str, buckets: Buckets) -> str:
-    """A query: of each bucket that has rows its number `b`, how many they are, `n`, and the sum of digests, `t`."""
+    """Return a query for each bucket that has rows: its number `b`, its number of rows `n`, and the sum `t` of their
+    digests."""
     number = digest(row_text([(name_sql(name), type_) for name, type_ in buckets.columns]), buckets.hash)
     each = f"SELECT {bucket(buckets)} AS b, CAST({number} AS decimal(38,0)) AS d FROM {rows}"  # noqa: S608  as above
     told = "CAST(b AS bigint) AS b, CAST(count(*) AS bigint) AS n, CAST(sum(d) AS decimal(38,0)) AS t"

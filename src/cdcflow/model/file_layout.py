@@ -1,4 +1,4 @@
-"""How a table's rows are laid out in its files: by partitions, and in an order. As text they are settings.
+"""How a table's rows are laid out in its files: by partitions, and in an order. In settings both are texts.
 
     partition_by   region   day(created_at)   bucket(16, id)   truncate(4, code)   identity("day(s)")
     sort_by        id   created_at desc   "order date"
@@ -25,8 +25,8 @@ _WITH_NUMBER = ("bucket", "truncate")
 
 @dataclass(frozen=True, slots=True)
 class PartitionField:
-    """A part of the partition that a row belongs to: a transform of the value of a column. `number`: how many buckets,
-    or how long a truncated text is, or the width of the ranges of numbers; 0 for other transforms."""
+    """A part of the partition that a row belongs to: a transform of the value of a column. `number`: the number of
+    buckets, the length of a truncated text, or the width of the ranges of numbers; 0 for other transforms."""
 
     column: str
     transform: TransformName = "identity"
@@ -109,7 +109,7 @@ class FileLayout:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it names, each once."""
+        """The columns that the layout names, each once."""
         partitions, order = [one.column for one in self.partitions], [one.column for one in self.order]
         return tuple(dict.fromkeys([*partitions, *order]))
 

@@ -1,4 +1,4 @@
-"""A small table as HTML, for notebooks. Every text in it is data, and is escaped."""
+"""Renders a small table as HTML, for notebooks. Every text in it is data, and is escaped."""
 
 from __future__ import annotations
 

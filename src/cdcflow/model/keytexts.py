@@ -39,7 +39,7 @@ def keys_of(table: Table, texts: Sequence[Sequence[str]], attempted: str) -> Key
 
 
 def values(texts: Sequence[str], of: pa.DataType) -> pa.Array:
-    """Texts as values of a type. Bytes are written in hex.
+    """Convert texts to values of a type. Bytes are written in hex.
 
     Raises:
         ValueError: a text is not a valid value of the type. The message does not contain the text, a row's value.
@@ -55,7 +55,7 @@ def values(texts: Sequence[str], of: pa.DataType) -> pa.Array:
 
 
 def scalar_of(table: Table, name: str, text: str) -> pa.Scalar:
-    """A text as a value of a column.
+    """Convert a text to a value of a column.
 
     Raises:
         ConfigurationError: the text is not a valid value; the message does not contain it.
@@ -68,7 +68,7 @@ def scalar_of(table: Table, name: str, text: str) -> pa.Scalar:
 
 
 def are_equal(columns: Sequence[pa.ChunkedArray], wanted: Sequence[pa.Scalar]) -> pa.ChunkedArray:
-    """Whether each row has these values; NULL equals none of them."""
+    """Return, for each row, whether it has these values; NULL equals none of them."""
     found: Any = True
     for column, value in zip(columns, wanted, strict=True):
         found = pc.and_(found, pc.fill_null(pc.equal(column, value), False))
@@ -76,7 +76,7 @@ def are_equal(columns: Sequence[pa.ChunkedArray], wanted: Sequence[pa.Scalar]) -
 
 
 def texts_of(keys: KeySet) -> list[list[str]]:
-    """Each key as texts that `keys_of` reads.
+    """Return each key as texts that `keys_of` reads.
 
     Raises:
         ValueError: a column's type (a list) has no such text.

@@ -29,7 +29,7 @@ class LogBudget:
         return LogBudget(min(sizes, default=None), min(ages, default=None))
 
     def share(self, kept: KeptLog) -> float:
-        """The used part of the budget: 1.0 at a bound; that of the bound that is nearer."""
+        """Return the used part of the budget: 1.0 at a bound. Of the two bounds, the nearer one counts."""
         shares = [
             used / bound
             for used, bound in ((kept.bytes, self.bytes), (kept.age_s, self.age_s))
@@ -38,7 +38,8 @@ class LogBudget:
         return max(shares, default=0.0)
 
     def check_after_s(self, kept: KeptLog) -> float:
-        """How soon to measure again, so that a burst in between does not pass the budget by much."""
+        """Return the seconds after which to measure again, so that a burst in between does not pass the budget
+        by much."""
         waits = [CHECK_MAX_S]
         if self.bytes is not None:
             waits.append((self.bytes - (kept.bytes or 0)) / BURST_BYTES_PER_S)
@@ -69,5 +70,5 @@ class KeptLog:
 
 
 def level_of(share: float) -> int:
-    """The highest of `LEVELS` that a used part of a budget has reached; 0 below the first."""
+    """Return the highest of `LEVELS` that a used part of a budget has reached; 0 below the first."""
     return max((level for level in LEVELS if share * 100 >= level), default=0)

@@ -30,7 +30,7 @@ def check_kind(mine: object, other: object) -> None:
 
 
 def own_kind(cls: type[_T]) -> type[_T]:
-    """A class decorator: values of the class compare with their own kind only.
+    """Decorate a class so that its values compare with their own kind only.
 
     mypy refuses `==` between a position and an offset, a text or another kind's position. At run time it raises
     TypeError: false would mean that a position is not reached.
@@ -64,7 +64,7 @@ class Position:
 @own_kind
 @dataclass(frozen=True, slots=True)
 class Token:
-    """What identifies one watermark: a unique text. It begins with its epoch, so marks of an earlier run mean nothing.
+    """The identity of one watermark: a unique text. It begins with its epoch, so marks of an earlier run mean nothing.
 
     The source's log contains `text`.
     """
@@ -76,7 +76,7 @@ class Token:
 
 
 def position_text(position: Position | None) -> str | None:
-    """The text of a position for a file or a message; None if there is no position yet."""
+    """Return the text of a position for a file or a message; None if there is no position yet."""
     return None if position is None else position.text
 
 

@@ -21,8 +21,8 @@ _EXAMPLE = "such as 22:00-06:00 Europe/Berlin"
 
 @dataclass(frozen=True, slots=True)
 class ReadingHours:
-    """Spans of a day, as (first, end) in minutes after midnight; the end is exclusive, and before the first if the span
-    lasts beyond midnight."""
+    """Spans of a day, as (first, end) in minutes after midnight. The end is exclusive, and less than the first if the
+    span lasts beyond midnight."""
 
     spans: tuple[tuple[int, int], ...]
     zone: tzinfo
@@ -34,7 +34,8 @@ class ReadingHours:
         return any(_is_within(minute, first, end) for first, end in self.spans)
 
     def changes_at(self, at: datetime) -> datetime | None:
-        """The first instant after `at` at which it opens or closes. `None` if it does not in the next days."""
+        """Return the first instant after `at` at which reading becomes allowed or forbidden; None if neither happens in
+        the next days."""
         is_open, first = self.is_open(at), at.replace(second=0, microsecond=0)
         for _ in range(DAYS_SEARCHED):
             for minutes in self._candidates(first):
@@ -44,8 +45,8 @@ class ReadingHours:
         return None
 
     def _candidates(self, first: datetime) -> Iterable[int]:
-        """The minutes of the next 24 hours, after an instant, at which it may open or close, in order: each minute if
-        the clock is changed within them."""
+        """Return the minutes of the 24 hours after an instant at which the hours may begin or end, in order: each
+        minute if the clock is changed within them."""
         wall, later = first.astimezone(self.zone), (first + timedelta(days=1)).astimezone(self.zone)
         if wall.utcoffset() != later.utcoffset():
             return range(1, DAY_MINUTES + 1)
@@ -58,7 +59,7 @@ def _is_within(minute: int, first: int, end: int) -> bool:
 
 
 def parse_hours(text: str, zone_of: Callable[[str], tzinfo]) -> ReadingHours:
-    """The hours that a text names: `22:00-06:00 Europe/Berlin`, or several spans with commas between.
+    """Parse the hours in a text: `22:00-06:00 Europe/Berlin`, or several spans with commas between.
 
     `zone_of` returns the time zone of a name, or raises ValueError. Raises ValueError for anything else, too.
     """
@@ -86,6 +87,6 @@ def _minute(hours: str, minutes: str) -> int:
 
 
 def next_midnight(at: datetime, zone: tzinfo) -> datetime:
-    """The first instant after `at` that belongs to another day in this zone."""
+    """Return the first instant after `at` that belongs to another day in this zone."""
     wall = at.astimezone(zone)
     return datetime(wall.year, wall.month, wall.day, tzinfo=zone) + timedelta(days=1)

@@ -1,8 +1,9 @@
-"""Which table of the warehouse gets the rows of a captured table. As settings they are a map of patterns to names.
+r"""Decides which table of the warehouse gets the rows of a captured table. In settings, routes are a map of patterns to
+names.
 
 public.orders                       shop.orders        this table, under another name
-shard_(?P<shard>\\d+)\\.orders        shop.orders        many tables in one; `shard` is a column of its key
-t_(?P<tenant>\\d+)\\.(?P<name>\\w+)    shop.{name}        a group that the name uses is not a column
+shard_(?P<shard>\d+)\.orders        shop.orders        many tables in one; `shard` is a column of its key
+t_(?P<tenant>\d+)\.(?P<name>\w+)    shop.{name}        a group that the name uses is not a column
 
 Constants are more columns of a table's key, whose values distinguish the rows of several pipelines.
 """
@@ -23,8 +24,8 @@ _PLAIN = re.compile(r"[^\\()\[\]*+?^$|{}]+")
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A table of the warehouse, and for one table of many in it the columns of the key that its rows have in addition,
-    with their values."""
+    """A table of the warehouse and, if it has several members, the columns of its key that this member's rows have in
+    addition, with their values."""
 
     table: TableId
     key: Mapping[str, str]

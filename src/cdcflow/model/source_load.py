@@ -15,7 +15,7 @@ GAUGES: tuple[Gauge, ...] = ("replica_lag", "log_budget_used", "lock_waits", "hi
 
 @dataclass(frozen=True, slots=True)
 class LoadLimits:
-    """The limits of what is measured at a source. What has no limit (`None`) is not measured.
+    """The limits of the gauges of a source. A gauge without a limit (`None`) is not measured.
 
     `commit_latency_ratio`: how many times as long as without reading the slowest of a hundred commits may take;
     `replica_lag` in seconds, `log_budget_used` and `cpu_used` from 0 to 1, `lock_waits` in sessions,
@@ -38,13 +38,13 @@ class LoadLimits:
 
     @property
     def gauges(self) -> tuple[Gauge, ...]:
-        """What is to be measured, apart from commits."""
+        """The gauges to measure, apart from commits."""
         return tuple(gauge for gauge in GAUGES if self.of(gauge) is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class DayBudget:
-    """What may be read in a day; `None` is unlimited. Days begin at midnight in `zone`."""
+    """How much may be read in a day; `None` is unlimited. Days begin at midnight in `zone`."""
 
     rows: int | None = None
     bytes: int | None = None
@@ -69,7 +69,7 @@ class ReadingLimits:
 
 @dataclass(frozen=True, slots=True)
 class DayUse:
-    """What was read on a day: its date (ISO), rows, bytes, and seconds of reading."""
+    """How much was read on a day: its date (ISO), rows, bytes, and seconds of reading."""
 
     day: str = ""
     rows: int = 0
@@ -77,7 +77,7 @@ class DayUse:
     seconds: float = 0.0
 
     def __add__(self, more: DayUse) -> DayUse:
-        """The total of both, if they are of one day; otherwise the later one."""
+        """Return the total of both, if they are of one day; otherwise the one of the later day."""
         if self.day != more.day:
             return more
         return DayUse(self.day, self.rows + more.rows, self.bytes + more.bytes, self.seconds + more.seconds)
@@ -85,8 +85,8 @@ class DayUse:
 
 @dataclass(frozen=True, slots=True)
 class SourceLoad:
-    """What was measured at a source, in the units of `LoadLimits`. `unknown`: why something could not be, with a
-    remedy."""
+    """The measured gauges of a source, in the units of `LoadLimits`. `unknown`: why a gauge could not be measured, with
+    a remedy."""
 
     values: Mapping[Gauge, float] = field(default_factory=dict)
     unknown: Mapping[Gauge, str] = field(default_factory=dict)

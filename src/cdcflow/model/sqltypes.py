@@ -1,7 +1,7 @@
-"""Which Spark type an Arrow type becomes: how Parquet is read, what the table holds, and the conversion in between.
+"""Maps Arrow types to Spark types: how Parquet is read, the type in the table, and the conversion in between.
 
-Spark has no decimal beyond 38 digits, no time of day that Delta can hold, and no unsigned integers. Nothing is
-rounded for that: a wide decimal becomes its exact text, an unsigned integer the next wider type that holds it.
+Spark has no decimal beyond 38 digits, no time of day that Delta can hold, and no unsigned integers. Nothing is rounded
+for that: a wide decimal becomes its exact text, an unsigned integer the next wider type that holds it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ DECIMAL_TEXTS = f"{DECIMAL_TEXT}s"
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """`read` is the type to read from Parquet, `table` the type in the table. `convert` converts the former to the
-    latter: SQL with `{}` for the value, or None if they are the same."""
+    """How Spark stores an Arrow type. `read` is the type to read from Parquet, `table` the type in the table. `convert`
+    converts the former to the latter: SQL with `{}` for the value, or None if they are the same."""
 
     read: str
     table: str
@@ -67,17 +67,17 @@ _SIMPLE: dict[pa.DataType, Stored] = {
 
 
 def name_sql(name: str) -> str:
-    """A name in SQL, whatever it contains (hard case S01)."""
+    """Return a name in SQL, whatever it contains (hard case S01)."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def text_sql(text: str) -> str:
-    """A text literal in SQL, whatever it contains (hard case S01)."""
+    """Return a text literal in SQL, whatever it contains (hard case S01)."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def stored_type(arrow: pa.DataType) -> Stored:
-    """How Spark reads and keeps an Arrow type.
+    """Return how Spark reads and stores an Arrow type.
 
     Raises:
         ConfigurationError: Spark has nothing that holds its values exactly.
@@ -119,7 +119,8 @@ def _no_type(arrow: pa.DataType) -> ConfigurationError:
 
 
 def literal(text: str, table_type: str) -> str | None:
-    """The server's text of a constant as SQL of this type; None if it cannot be written (a list, a struct)."""
+    """Return a constant, given as the server's text, as SQL of this type; None if it cannot be written (a list, a
+    struct)."""
     if table_type.startswith(("array<", "struct<")):
         return None
     if table_type == "string":
@@ -130,14 +131,19 @@ def literal(text: str, table_type: str) -> str | None:
 
 
 def has_two_zeros(table_type: str) -> bool:
-    """Whether 0.0 and -0.0 are two values of this type, or of its parts. They are equal, and GROUP BY merges them: to
-    keep a value exactly, it must be selected in addition to the group's column."""
+    """Whether 0.0 and -0.0 are two values of this type, or of its parts.
+
+    They are equal, and GROUP BY merges them: to keep a value exactly, it must be selected in addition to the group's
+    column.
+    """
     return "float" in table_type or "double" in table_type
 
 
 def same_sql(one: str, other: str, table_type: str) -> str:
-    """Whether two values of a type are the same one, or both NULL, as SQL. 0.0 and -0.0 are equal and two values; a NaN
-    is the same as any other, whatever its bits."""
+    """Return the SQL condition that two values of a type are the same one, or both NULL.
+
+    0.0 and -0.0 are equal and two values; a NaN is the same as any other, whatever its bits.
+    """
     same = f"{one} <=> {other}"
     if not has_two_zeros(table_type):
         return same
@@ -148,7 +154,8 @@ _INTEGERS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 
 def widens(old: str, new: str) -> bool:
-    """Whether every value of `old` is exactly one of `new`, and Delta can change the one into the other in place."""
+    """Whether every value of `old` is exactly a value of `new`, and Delta can change the one type into the other in
+    place."""
     if old in _INTEGERS and new in _INTEGERS:
         return _INTEGERS[old] < _INTEGERS[new]
     if (old, new) in {("float", "double"), ("date", "timestamp_ntz")}:

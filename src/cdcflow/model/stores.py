@@ -1,4 +1,4 @@
-"""Object stores: what a URL names in one, and how it is reached; passed from one client to another."""
+"""Object stores: the place in a store that a URL names, and how to reach it; passed from one client to another."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _AZURE = "core.windows.net"
 
 @dataclass(frozen=True, slots=True)
 class StorePlace:
-    """What a URL names in an object store.
+    """A place in an object store, named by a URL.
 
     `bucket`: in Azure the container. `key`: the rest of the URL, an object's name or a prefix, without a slash at the
     beginning. `server`: in Azure the host that the URL names, `account.dfs.core.windows.net`.
@@ -56,7 +56,7 @@ class StorePlace:
 
 
 def place_in_store(url: str) -> StorePlace | None:
-    """Return what a URL names in an object store; `None` for anything else, such as a path or `hdfs://…`."""
+    """Return the place in an object store that a URL names; `None` for anything else, such as a path or `hdfs://…`."""
     scheme, separator, rest = url.partition("://")
     kind = SCHEMES.get(scheme) if separator else None
     if kind is None:

@@ -166,7 +166,7 @@ class Table:
         }
 
     def to_text(self) -> str:
-        """The same as `to_json`, compact: a checkpoint stores it for each table that has no row yet."""
+        """Return the JSON of `to_json` as a compact text: a checkpoint stores it for each table that has no row yet."""
         told = json.dumps(self.to_json(), separators=(",", ":")).encode()
         return base64.b85encode(zlib.compress(told, 9)).decode()
 

@@ -24,7 +24,8 @@ class ColumnType:
         return hash((self.source, str(self.arrow)))
 
     def to_json(self) -> dict[str, str]:
-        """`arrow` is human-readable; `ipc` is the exact type, as a one-field Arrow IPC schema in base64."""
+        """Return the type as JSON. `arrow` is human-readable; `ipc` is the exact type, as a one-field Arrow IPC schema
+        in base64."""
         schema = pa.schema([pa.field("", self.arrow)]).serialize().to_pybytes()
         return {"source": self.source, "arrow": str(self.arrow), "ipc": base64.b64encode(schema).decode()}
 

@@ -41,7 +41,7 @@ RETRIES_MAX = 2
 
 
 class AlreadyThere(Exception):
-    """An object of that name exists already."""
+    """Raised when an object of that name exists already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,8 @@ class Digests:
 
     @classmethod
     def of(cls, path: Path) -> Digests:
-        """Read a file once. The tag is the MD5 of the content, or that of its parts' MD5s and their number."""
+        """Read a file once, and return its digests. The tag is the MD5 of the content, or that of its parts' MD5s and
+        their number."""
         size = path.stat().st_size
         part_bytes = PART_BYTES if size > ONE_REQUEST_BYTES else max(size, 1)
         digest = hashlib.sha256()
@@ -95,7 +96,7 @@ class Bucket:
 
     @classmethod
     def of_url(cls, url: str, address: Callable[[str], StoreAddress], names: Mapping[str, str] | None = None) -> Bucket:
-        """The prefix of a bucket that a URL names.
+        """Open the prefix of a bucket that a URL names.
 
         `address` returns how the bucket is reached, with the current keys; `names`: the names of `log.objects` and its
         settings in these settings.
@@ -112,7 +113,7 @@ class Bucket:
 
     @property
     def address(self) -> StoreAddress:
-        """How another client reaches the bucket, with the current keys."""
+        """The address with which another client reaches the bucket, with the current keys."""
         return self._address(_place_of(self.name).bucket)
 
     def put_new(self, name: str, content: bytes | Path) -> None:
@@ -146,8 +147,10 @@ class Bucket:
             obstore.put(store, name, content, use_multipart=is_large, chunk_size=PART_BYTES, max_concurrency=4)
 
     def get_part(self, name: str, start: int, end: int) -> bytes:
-        """A part of an object, from byte `start` to before byte `end`; less if the object ends before.
-        FileNotFoundError if it does not exist, EOFError if it ends before the part begins."""
+        """Return a part of an object, from byte `start` to before byte `end`; less if the object ends before.
+
+        Raises FileNotFoundError if it does not exist, EOFError if it ends before the part begins.
+        """
         with self._asking("reading", name):
             try:
                 return obstore.get_range(self._store(TRANSFER_WITHIN), name, start=start, end=end).to_bytes()
@@ -157,17 +160,17 @@ class Bucket:
         raise EOFError(f"{self.name}/{name} ends before byte {start}")
 
     def describe(self, name: str) -> StoredObject:
-        """An object's size, tag and time. FileNotFoundError if it does not exist."""
+        """Return an object's size, tag and time. Raises FileNotFoundError if it does not exist."""
         with self._asking("reading", name):
             return _describe(obstore.head(self._store(ANSWER_WITHIN), name))
 
     def get(self, name: str) -> bytes:
-        """A small object. FileNotFoundError if it does not exist."""
+        """Return the content of a small object. Raises FileNotFoundError if it does not exist."""
         with self._asking("reading", name):
             return obstore.get(self._store(ANSWER_WITHIN), name).bytes().to_bytes()
 
     def fetch(self, name: str, target: Path) -> str:
-        """Copy an object into a file; return its sha256. FileNotFoundError if it does not exist."""
+        """Copy an object into a file; return its sha256. Raises FileNotFoundError if it does not exist."""
         digest = hashlib.sha256()
         with self._asking("reading", name), target.open("wb") as file:
             for block in obstore.get(self._store(TRANSFER_WITHIN), name).stream(min_chunk_size=STREAM_BYTES):
@@ -176,7 +179,7 @@ class Bucket:
         return digest.hexdigest()
 
     def hash_of(self, name: str) -> str:
-        """An object's sha256, computed by reading it. FileNotFoundError if it does not exist."""
+        """Return an object's sha256, computed by reading it. Raises FileNotFoundError if it does not exist."""
         digest = hashlib.sha256()
         with self._asking("reading", name):
             for block in obstore.get(self._store(TRANSFER_WITHIN), name).stream(min_chunk_size=STREAM_BYTES):
@@ -194,10 +197,9 @@ class Bucket:
         return dict(self.each_listed(name))
 
     def each_listed(self, name: str, after: str = "") -> Iterator[tuple[str, StoredObject]]:
-        """The same one after another, ordered by name: memory holds one page of the listing. `name`: "" for all objects
-        of the prefix.
+        """Return the objects under a folder one after another, ordered by name: memory holds one page of the listing.
 
-        `after`: only those whose names in the folder sort after this one.
+        `name`: "" for all objects of the prefix. `after`: only those whose names in the folder sort after this one.
         """
         folder = name.rstrip("/") + "/" if name else ""
         begin = folder + after if after else None
@@ -239,7 +241,7 @@ class Bucket:
         return True
 
     def _prepare_request(self) -> None:
-        """Called before each request: a subclass clears `_stores` if the keys are no longer the current ones."""
+        """Clear `_stores` if the keys are no longer the current ones; called before each request, for subclasses."""
 
     def _store(self, within: timedelta) -> AnyStore:
         self._prepare_request()

@@ -3,12 +3,12 @@
     footer ──▶ fetch(parts of row groups) ──▶ read, read, …    from memory
 
 A request takes long and may be large. So the reader names the parts that it reads next, neighbours are requested
-together, and what was not named is requested alone.
+together, and a part that was not named is requested alone.
 
 obstore's `get_ranges` would also join neighbours and request several parts at a time. With versitygw on the same
-machine it took 0.4 to 1.1 times as long (128 MB in a row: 137 ms, this 339 ms; 64 parts of 256 kB: 64 and 57; 400 of
-16 kB: 642 and 616; best of 11, obstore 0.12, a busy machine). It is not used because it joins without a limit: those
-128 MB are one request, and a store at a distance limits what one connection gets.
+machine it took 0.4 to 1.1 times as long (128 MB in a row: 137 ms, this 339 ms; 64 parts of 256 kB: 64 and 57; 400 of 16
+kB: 642 and 616; best of 11, obstore 0.12, a busy machine). It is not used because it joins without a limit: those 128
+MB are one request, and a store at a distance limits the rate of one connection.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ REQUEST_BYTES = 8 << 20
 
 
 def join_spans(spans: Sequence[Span]) -> list[Span]:
-    """Return the requests for parts of a file: neighbours together, each part in one of them."""
+    """Return the requests for these parts of a file: neighbours are joined, and each part is in one request."""
     found: list[Span] = []
     for start, end in sorted(spans):
         if found and start - found[-1][1] <= GAP_BYTES and max(end, found[-1][1]) - found[-1][0] <= REQUEST_BYTES:
@@ -38,7 +38,7 @@ def join_spans(spans: Sequence[Span]) -> list[Span]:
 
 
 class RangedFile:
-    """A file that is read by ranges. One thread at a time; pyarrow takes care of that.
+    """A file that is read by ranges. One thread at a time; pyarrow ensures that.
 
     `request` returns the bytes of several ranges. `held`: parts that are in memory already, by their first byte; they
     stay there.
@@ -55,7 +55,7 @@ class RangedFile:
         self.closed = False
 
     def fetch(self, spans: Sequence[Span]) -> None:
-        """Request parts that are read next, unless all of them are in memory; then forget the others."""
+        """Request parts that are read next, unless all of them are in memory. Then drop the other parts from memory."""
         missing = [span for span in spans if span[0] < span[1] and self._in_memory(*span) is None]
         if not missing:
             return
@@ -87,7 +87,7 @@ class RangedFile:
         return None
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Move; as files do."""
+        """Set the position of the next read, as files do."""
         self._at = max(0, offset + (0 if whence == 0 else self._at if whence == 1 else self._size))
         return self._at
 
@@ -108,12 +108,12 @@ class RangedFile:
         return False
 
     def size(self) -> int:
-        """Return its bytes."""
+        """Return the file's size in bytes."""
         return self._size
 
     def flush(self) -> None:
         """Do nothing."""
 
     def close(self) -> None:
-        """Forget what is in memory."""
+        """Drop the parts that are in memory."""
         self._held, self._always, self.closed = [], [], True

@@ -1,4 +1,5 @@
-"""What the client library's errors mean: unavailable (try again), refused (which setting to change), or no such object.
+"""Classifies the client library's errors: unavailable (try again), refused (which setting to change), or no such
+object.
 
 The library classifies by status alone, and stores differ: one answers a wrong access key with 404. Taken for "no such
 object" that would be a loss that never happened, so the code in the answer decides. The library's own text repeats
@@ -27,8 +28,8 @@ _ROLE_ADDRESSES = ("169.254.169.254", "169.254.170.2", "metadata.google.internal
 
 @dataclass(frozen=True, slots=True)
 class _Words:
-    """The settings and rights of a kind of store, as remedies name them. `keys`: of settings; `variables`: of the
-    environment; `grants`: the rights that are needed."""
+    """The settings and rights of a kind of store, as remedies name them. `keys`: the settings with keys; `variables`:
+    those of the environment; `grants`: the rights that are needed."""
 
     keys: str
     variables: str
@@ -77,7 +78,7 @@ def is_missing(error: FileNotFoundError) -> bool:
 
 
 def is_beyond_end(error: Exception) -> bool:
-    """Return whether the store reports that an object ends before the requested part of it."""
+    """Whether the store reports that an object ends before the requested part of it."""
     text = str(error)
     return "416" in text or "InvalidRange" in text or "Range started at" in text
 
@@ -85,7 +86,8 @@ def is_beyond_end(error: Exception) -> bool:
 def refused_or_away(
     attempt: str, error: Exception, endpoint: str | None = None, kind: StoreKind = "s3"
 ) -> CdcflowError:
-    """The library's error as cdcflow's: `attempt` names the request and the object, `endpoint` the store's address."""
+    """Return the library's error as cdcflow's: `attempt` names the request and the object, `endpoint` the store's
+    address."""
     text, words = str(error), _WORDS[kind]
     status, code = _STATUS.search(text), _code_of(text)
     if any(address in text for address in _ROLE_ADDRESSES):
@@ -124,7 +126,7 @@ def _code_of(text: str) -> str | None:
 
 
 def _change_after(code: str | None, error: Exception, words: _Words) -> str | None:
-    """What to change if the store refuses; None if it does not refuse."""
+    """Return what to change if the store refuses; None if it does not refuse."""
     if code in _REMEDIES:
         return _REMEDIES[code]
     if code in _REFUSED:

@@ -23,12 +23,12 @@ from cdcflow.tables.merge.evolution import evolve
 
 
 def folded_log(location: LogLocation) -> dict[TableId, dict[Key, FoldedRow]]:
-    """Every table of a log in a folder or a store as of its latest cut, swept if a backfill is done."""
+    """Return every table of a log in a folder or a store as of its latest cut, swept if a backfill is done."""
     return fold_log(FolderReader(location))
 
 
 def fold_log(log: LogReader) -> dict[TableId, dict[Key, FoldedRow]]:
-    """The same for a log anywhere."""
+    """Return every table of any log as of its latest cut, swept if a backfill is done."""
     changes: dict[TableId, list[tuple[Table, LogChange]]] = defaultdict(list)
     for table, _version, rows in log.read_rows():
         changes[table.id].extend((table, change) for change in changes_of(table, rows))
@@ -45,7 +45,7 @@ def fold_log(log: LogReader) -> dict[TableId, dict[Key, FoldedRow]]:
 
 
 def changes_of(table: Table, rows: pa.Table) -> Iterator[LogChange]:
-    """The rows of a log's table (`table.log_schema`) as changes."""
+    """Return the rows of a log's table (`table.log_schema`) as changes."""
     names = [c.name for c in table.columns]
     for row in rows.to_pylist():
         unchanged = frozenset(row[UNCHANGED] or ())
@@ -59,7 +59,7 @@ def changes_of(table: Table, rows: pa.Table) -> Iterator[LogChange]:
 
 
 def hashable(value: object) -> object:
-    """Lists and structs as tuples, so that a key may hold them."""
+    """Return lists and structs as tuples, so that a key may hold them."""
     if isinstance(value, list):
         return tuple(hashable(v) for v in value)
     if isinstance(value, dict):
@@ -80,7 +80,8 @@ class Readable(Protocol):
 
 
 class Unmergeable(Exception):
-    """The merge would stop at this table's shapes, with an error that names the table and requests a backfill."""
+    """Raised when the merge would stop at this table's shapes, with an error that names the table and requests a
+    backfill."""
 
 
 def read(log: Readable) -> tuple[dict[TableId, Logged], Progress]:
@@ -96,7 +97,8 @@ def read(log: Readable) -> tuple[dict[TableId, Logged], Progress]:
 def current(
     logged: Logged, progress: TableProgress | None, *, anew: bool = False
 ) -> tuple[Table, list[dict[str, Any]]]:
-    """A table's rows by column name, and its latest shape. `anew`: only changes since the latest backfill began.
+    """Return a table's rows by column name, and its latest shape. `anew`: use only changes since the latest backfill
+    began.
 
     Raises:
         Unmergeable: the shapes are such that only a new table can hold them.
@@ -141,7 +143,7 @@ def _by_number(table: Table, change: LogChange) -> LogChange:
 
 
 def _defaults(shapes: Sequence[Table]) -> dict[str, Any]:
-    """By column number: the value of the column in rows of shapes without it."""
+    """Map the number of each column to its value in rows of shapes without it."""
     known = {c.number for c in shapes[0].columns}
     found: dict[str, Any] = {}
     for shape in shapes[1:]:

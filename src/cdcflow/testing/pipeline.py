@@ -92,7 +92,7 @@ def _check(settings: Config | Path | str, file: str, cases: Cases, case: Case) -
 
 
 def _locate(place: SettingPath) -> str:
-    """A place as the arguments of `check` have it, or the file with its line."""
+    """Return the text of a place: as the arguments of `check` have it, or the file with its line."""
     if place[:2] != ("tests", _NAME):
         return dotted_name(place)
     first, *rest = place[2:] or ("then",)

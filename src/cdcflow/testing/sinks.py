@@ -86,7 +86,7 @@ class Place(Protocol):
 
 
 def changes(table: Table, rows: Iterable[Mapping[str, object]], index: Sequence[int] | None = None) -> ChangeBatch:
-    """A batch from rows as dicts: columns by their names, `_op` (default c), `_unchanged`, `_before`."""
+    """Return a batch from rows as dicts: columns by their names, `_op` (default c), `_unchanged`, `_before`."""
     full = [{OP: "c", UNCHANGED: None, BEFORE: None, **row} for row in rows]
     columns = [pa.array([row.get(f.name) for row in full], f.type) for f in table.change_schema]
     place = np.arange(len(full)) if index is None else np.array(index)
@@ -96,7 +96,7 @@ def changes(table: Table, rows: Iterable[Mapping[str, object]], index: Sequence[
 def transactions(
     xids: Sequence[int], ends: Sequence[int], *batches: ChangeBatch, ts: int = 1_700_000_000_000_000
 ) -> Run:
-    """A run: these transactions, each ending before the given place."""
+    """Return a run of these transactions, each of which ends before the given index."""
     count = len(xids)
     return Run(
         np.array(xids, np.uint64),
@@ -108,13 +108,13 @@ def transactions(
 
 
 def orders(*ids: int, xid: int = 7, op: str = "c") -> Run:
-    """One transaction that changes these orders."""
+    """Return one transaction that changes these orders."""
     return transactions([xid], [len(ids)], changes(ORDERS, [{"id": i, "note": f"n{i}", OP: op} for i in ids]))
 
 
 @dataclass
 class Writer:
-    """Numbers what it appends, as the pipeline does."""
+    """Appends runs to a log, and numbers them as the pipeline does."""
 
     log: OpenedLog
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
@@ -155,7 +155,7 @@ class Writer:
         aborted: Iterable[int],
         rows: int,
     ) -> SpooledTransaction:
-        """A transaction in a spool of this log, committed."""
+        """Write a transaction into a spool of this log, and return it as committed."""
         spool = self.log.open_spool()
         for batches, subxids in pieces:
             spool.write(batches, subxids)
@@ -168,7 +168,7 @@ def ids_of(place: Place, table: Table = ORDERS) -> list[object]:
 
 
 class SinkContract:
-    """What every sink promises."""
+    """The tests that every sink must pass."""
 
     def test_rows_are_read_as_appended(self, place: Place) -> None:
         """Every value, of every kind of type, with the order key: the log is the only copy that the warehouse sees."""

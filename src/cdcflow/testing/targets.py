@@ -34,19 +34,19 @@ class TargetKit(ABC):
 
     @abstractmethod
     def open(self) -> TargetTables:
-        """A new connection to the target, always the same one."""
+        """Open a new connection to the target, always the same target."""
 
     @abstractmethod
     def rows(self, table: Table) -> list[dict[str, Any]]:
-        """The rows that the target has of a table, by column, as its readers see them, in any order."""
+        """Return the target's rows of a table, by column, as its readers see them, in any order."""
 
     def as_stored(self, value: Any) -> Any:
-        """What `rows` returns for a value. Override it if the target has other types."""
+        """Return what `rows` returns for a value. Override it if the target has other types."""
         return value
 
 
 def table_of(name: str = "items", key: Sequence[str] = ("id",), **types: pa.DataType) -> Table:
-    """A table with these columns; without any it has `id` and `name`."""
+    """Return a table with these columns; without any it has `id` and `name`."""
     given = types or {"id": pa.int32(), "name": pa.string()}
     columns = tuple(Column(of, n, ColumnType(str(kind), kind)) for n, (of, kind) in enumerate(given.items(), 1))
     return Table(TableId("shop", name), 1, columns, tuple(key))
@@ -61,7 +61,7 @@ def change_of(
     place: str,
     is_whole: bool = False,
 ) -> TableChange:
-    """A change with these rows, and with the keys of these deleted ones."""
+    """Return a change with these rows, and with the keys of these deleted ones."""
     keys = pa.schema([table.row_schema.field(name) for name in table.key])
     return TableChange(
         table,
@@ -78,14 +78,14 @@ ONE, TWO, THREE = ({"id": n, "name": name} for n, name in ((1, "one"), (2, "two"
 
 
 class TargetContract:
-    """What every target does. Subclass it, and return your kit from `target_kit`."""
+    """The tests that every target must pass. Subclass it, and return your kit from `target_kit`."""
 
     @pytest.fixture
     def target_kit(self) -> TargetKit:
         pytest.fail("override the fixture target_kit in your class, and return a TargetKit from it")
 
     def begin(self, kit: TargetKit, table: Table = ITEMS, rows: Sequence[Mapping[str, Any]] = (ONE, TWO)) -> None:
-        """The target has this table at place `a`."""
+        """Apply this table as a whole, so that the target has it at place `a`."""
         self.apply(kit, change_of(table, rows, after=None, place="a", is_whole=True))
 
     def apply(self, kit: TargetKit, change: TableChange) -> None:
@@ -93,7 +93,7 @@ class TargetContract:
             target.apply(change)
 
     def check(self, kit: TargetKit, table: Table, rows: Sequence[Mapping[str, Any]], place: str | None) -> None:
-        """The target has exactly these rows, and this place."""
+        """Check that the target has exactly these rows, and this place."""
         exact = pa.Table.from_pylist(list(rows), table.row_schema).to_pylist()
         expected = [{name: kit.as_stored(value) for name, value in row.items()} for row in exact]
         assert sorted(map(_text, kit.rows(table))) == sorted(map(_text, expected))
@@ -104,7 +104,7 @@ class TargetContract:
             return target.places().get(table.id)
 
     def test_new_target_has_no_places(self, target_kit: TargetKit) -> None:
-        """Then every table is applied whole."""
+        """Without a place, every table is applied whole."""
         with closing(target_kit.open()) as target:
             assert not target.places()
 
@@ -114,14 +114,14 @@ class TargetContract:
         self.check(target_kit, ITEMS, [ONE, TWO], "a")
 
     def test_change_replaces_adds_and_deletes_rows(self, target_kit: TargetKit) -> None:
-        """By key."""
+        """Rows are replaced and deleted by their key."""
         self.begin(target_kit)
         changed = {"id": 1, "name": "uno"}
         self.apply(target_kit, change_of(ITEMS, [changed, THREE], [{"id": 2}], after="a", place="b"))
         self.check(target_kit, ITEMS, [changed, THREE], "b")
 
     def test_row_that_is_deleted_and_absent_is_no_error(self, target_kit: TargetKit) -> None:
-        """It came and went between two places."""
+        """The row may have been inserted and deleted between two places."""
         self.begin(target_kit)
         self.apply(target_kit, change_of(ITEMS, [], [{"id": 7}], after="a", place="b"))
         self.check(target_kit, ITEMS, [ONE, TWO], "b")
@@ -159,7 +159,7 @@ class TargetContract:
         assert self.place(target_kit, ITEMS) is None
 
     def test_two_open_connections_cannot_both_apply(self, target_kit: TargetKit) -> None:
-        """Both began at the same place."""
+        """Both connections began at the same place."""
         self.begin(target_kit)
         with closing(target_kit.open()) as first, closing(target_kit.open()) as second:
             assert first.places() == second.places()

@@ -1,4 +1,4 @@
-"""What every source must do, as a suite of tests.
+"""The requirements on every source, as a suite of tests.
 
 Subclass `SourceContract`, name its `kit`, and give it a `source_kit` fixture. The suite accesses a source only through
 `cdcflow.ports`, and its database through a `SourceKit`: plain SQL that every dialect supports, and named acts where SQL
@@ -35,9 +35,9 @@ from cdcflow.testing.sources.stream import StreamScenarios
 
 
 class Contract(Scenarios):
-    """Common to all suites.
+    """The common base of all suites.
 
-    A subclass names its kit, so that what the kit's database cannot do is known before tests run.
+    A subclass names its kit, so that the acts that the kit's database cannot do are known before tests run.
     """
 
     kit: ClassVar[type[SourceKit]]
@@ -64,18 +64,18 @@ class Contract(Scenarios):
 
 
 def scenarios(suite: type[Contract]) -> list[str]:
-    """The names of all scenarios of a suite."""
+    """Return the names of all scenarios of a suite."""
     return [name for name in dir(suite) if name.startswith("test_") and not hasattr(Contract, name)]
 
 
 class SourceContract(Contract, StreamScenarios, ChunkScenarios, StatementScenarios, RestartScenarios, ServiceScenarios):
-    """The suite."""
+    """The whole suite, with all scenarios."""
 
 
 class FenceContract(Contract, StreamScenarios, ChunkScenarios):
     """The scenarios that depend on how a source knows what its chunks see.
 
-    For a second fence of a dialect that passes the whole contract with its first one.
+    Use it for a second fence of a dialect that passes the whole contract with its first one.
     """
 
 

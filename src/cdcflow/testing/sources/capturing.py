@@ -70,17 +70,17 @@ class Captured:
         return self._capture.request(op, [str(self._kit.named(name)) for name in names], Arguments(**arguments))
 
     def ids_read(self, name: str) -> list[int]:
-        """The ids of a table's rows that chunks brought into the log, in its order."""
+        """Return the ids of a table's rows that chunks brought into the log, in the log's order."""
         logged, _ = read(self._log)
         return [int(str(change.values["id"])) for _, change in logged[self._kit.named(name)] if change.op == READ]
 
     def tail(self, name: str, count: int) -> list[tuple[str, int]]:
-        """Op and id of the latest rows of a table in the log."""
+        """Return op and id of the latest `count` rows of a table in the log."""
         logged, _ = read(self._log)
         return [(change.op, int(str(change.values["id"]))) for _, change in logged[self._kit.named(name)]][-count:]
 
     def wait_for(self, name: str, op: str, key: int) -> None:
-        """Wait until a table's latest row in the log is this one."""
+        """Wait until a table's latest row in the log has this op and key."""
         deadline = time.monotonic() + reading.PATIENCE_S
         while self.tail(name, 1) != [(op, key)]:
             assert self.error is None, f"the capture stopped: {self.error}"

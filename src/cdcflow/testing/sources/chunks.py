@@ -19,7 +19,7 @@ def numbers(first: int, last: int) -> list[str]:
 
 
 class ChunkScenarios(Scenarios):
-    """Chunks."""
+    """Scenarios of chunks."""
 
     def test_chunks_bring_every_row_once(self, source_kit: SourceKit) -> None:
         """A table at rest is read completely by its chunks, in whatever sizes, and ends."""

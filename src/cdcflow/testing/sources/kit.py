@@ -1,4 +1,4 @@
-"""What the suite requires of a database: plain SQL that every dialect supports, and named acts where SQL differs.
+"""The suite's requirements on a database: plain SQL that every dialect supports, and named acts where SQL differs.
 
 An act that a server cannot do is listed in the kit's `cannot`, with the reason. The scenarios that need it are then not
 collected, and `SourceContract.unclaimed` lists them: a scenario is claimed and runs, or is not claimed and named.
@@ -46,11 +46,11 @@ class SourceKit(Protocol):
         ...
 
     def open_source(self) -> Source:
-        """A source that captures `items` and `others`, and `bare` where it can."""
+        """Open a source that captures `items` and `others`, and `bare` if it can."""
         ...
 
     def open_reader(self) -> Source:
-        """The same as a user with only the rights that the docs require ("revoke rights")."""
+        """Open a source like `open_source`, as a user with only the rights that the docs require ("revoke rights")."""
         ...
 
     def execute(self, *statements: str) -> None:
@@ -58,7 +58,8 @@ class SourceKit(Protocol):
         ...
 
     def execute_unlogged(self, *statements: str) -> None:
-        """The same, but none of it enters the source's log ("write past the log")."""
+        """Run these statements like `execute`, but so that none of it enters the source's log ("write past the
+        log")."""
         ...
 
     def rows(self, name: str) -> Sequence[Mapping[str, Any]]:
@@ -78,20 +79,20 @@ class SourceKit(Protocol):
         ...
 
     def rename(self, *pairs: tuple[str, str]) -> None:
-        """Rename tables. More than one pair: in one step, so that no session sees the names in between."""
+        """Rename tables. Several pairs are renamed in one step, so that no session sees the names in between."""
         ...
 
     def truncate(self, name: str) -> None: ...
 
     def hold_commit(self, statement: str) -> AbstractContextManager[Callable[[], None]]:
-        """Inside, this statement's commit is in the log and no session can see it.
+        """Commit a statement so that, inside the block, it is in the log and no session can see it.
 
-        The value is a function that releases it.
+        The block gets a function that makes the commit visible.
         """
         ...
 
     def locked(self, name: str) -> AbstractContextManager[None]:
-        """Inside, any reader of this table waits."""
+        """Lock this table so that, inside the block, any reader of it waits."""
         ...
 
     def revoke_select(self, name: str) -> None: ...
@@ -99,7 +100,7 @@ class SourceKit(Protocol):
     def grant_select(self, name: str) -> None: ...
 
     def copied(self) -> Callable[[], None]:
-        """Copy the whole database. The value restores it."""
+        """Copy the whole database. Return a function that restores it."""
         ...
 
 

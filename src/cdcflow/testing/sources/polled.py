@@ -32,7 +32,8 @@ POLLED_CANNOT: Mapping[Act, str] = {
 
 
 class PolledKit(ABC):
-    """Implements `SourceKit`. `schema`: that of the source's tables. Their columns: `id` (int32, the key), `name`."""
+    """Implements `SourceKit`. `schema`: the schema of the source's tables, whose columns are `id` (int32, the key) and
+    `name`."""
 
     cannot: ClassVar[Mapping[Act, str]] = POLLED_CANNOT
     schema: ClassVar[str] = "public"

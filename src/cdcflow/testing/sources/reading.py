@@ -1,4 +1,4 @@
-"""How scenarios read a source: events up to a mark, rows of a table, chunks to the end."""
+"""Reads a source for scenarios: events up to a mark, rows of a table, chunks to the end."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def collect(stream: Stream, enough: Callable[[Sequence[StreamEvent]], bool]) -> 
 
 
 def rows_of(events: Sequence[StreamEvent], table: TableId) -> list[Row]:
-    """The changes of a table in the order of the stream."""
+    """Return the changes of a table in the order of the stream."""
     found: list[Row] = []
     for event in events:
         if isinstance(event, Committed) and isinstance(event.run, Run):
@@ -59,7 +59,7 @@ def rows_of_run(run: Run, table: TableId) -> list[Row]:
 
 
 def placed_rows(run: Run, table: TableId) -> list[tuple[int, dict[str, Any]]]:
-    """A table's rows of a run with their places in it, in order."""
+    """Return a table's rows of a run, in order, each with its index in the run."""
     found: list[tuple[int, dict[str, Any]]] = []
     for batch in run.batches:
         if batch.table.id == table:
@@ -68,7 +68,7 @@ def placed_rows(run: Run, table: TableId) -> list[tuple[int, dict[str, Any]]]:
 
 
 def changes(events: Sequence[StreamEvent], table: TableId) -> list[Row]:
-    """The same as `rows_of`, without what only some sources send of a deleted row."""
+    """Return the result of `rows_of`, without the values of deleted rows that only some sources send."""
     return [row if row[0] != DELETE else (DELETE, row[1], None) for row in rows_of(events, table)]
 
 
@@ -77,7 +77,7 @@ def seen_mark(token: Token) -> Callable[[Sequence[StreamEvent]], bool]:
 
 
 def headers(events: Sequence[StreamEvent]) -> pa.Table:
-    """The transactions with rows, in order, as a log returns them (`cdcflow.ports.Log.transactions_back`)."""
+    """Return the transactions with rows, in order, as a log returns them (`cdcflow.ports.Log.transactions_back`)."""
     given = [event.run for event in events if isinstance(event, Committed)]
     runs = [run for run in given if isinstance(run, Run | SpooledTransaction) and run.transactions]
     made = [TransactionHeaders.of(run, 0, 0, np.zeros(run.transactions, np.int64)) for run in runs]
@@ -88,19 +88,19 @@ def headers(events: Sequence[StreamEvent]) -> pa.Table:
 
 
 def transactions(events: Sequence[StreamEvent]) -> list[tuple[Position, int]]:
-    """Position and id of the transactions with rows, in order; a run may have several."""
+    """Return position and id of the transactions with rows, in order; a run may have several."""
     found = headers(events)
     whole = zip(found.column("position").to_pylist(), found.column("xid").to_pylist(), strict=True)
     return [(Position(at), xid) for at, xid in whole]
 
 
 def positions(events: Sequence[StreamEvent]) -> list[Position]:
-    """Where the transactions with rows end, in order."""
+    """Return the positions at which the transactions with rows end, in order."""
     return [position for position, _ in transactions(events)]
 
 
 def xids(events: Sequence[StreamEvent]) -> Uint64s:
-    """The id of the last transaction with rows."""
+    """Return the id of the last transaction with rows."""
     return np.array([transactions(events)[-1][1]], np.uint64)
 
 
@@ -115,14 +115,14 @@ def position_at(event: StreamEvent) -> Position | None:
 
 
 class Scenarios:
-    """The first steps of scenarios. `prepared` opens a source at a new place in the database's log."""
+    """The first steps of scenarios. `prepared` opens a source at a new position in the database's log."""
 
     def prepare_source(self, kit: SourceKit, log_id: str = LOG_ID) -> tuple[Source, Checkpoint]:
         source = kit.open_source()
         return source, source.prepare(Checkpoint(epoch=Epoch(1)), log_id).checkpoint
 
     def again(self, kit: SourceKit, checkpoint: Checkpoint, position: Position) -> tuple[Source, Checkpoint]:
-        """The next start, from a log that ends at this position."""
+        """Start a source again, from a log that ends at this position."""
         source = kit.open_source()
         later = Checkpoint(position=position, source=checkpoint.source, epoch=Epoch(2))
         return source, source.prepare(later, LOG_ID).checkpoint
@@ -131,7 +131,7 @@ class Scenarios:
     def reading(
         self, source: Source, checkpoint: Checkpoint, open_spool: OpenSpool = refuse_spool
     ) -> Iterator[tuple[Stream, ChunkSource]]:
-        """Stream and chunks of a source, closed at the end; the source too."""
+        """Open stream and chunks of a source; at the end, close them and the source."""
         chunks = source.chunks()
         stream = source.stream(checkpoint, open_spool)
         try:
@@ -144,7 +144,7 @@ class Scenarios:
     def stream_to_mark(
         self, source: Source, checkpoint: Checkpoint, token: str = "1/1/low", open_spool: OpenSpool = refuse_spool
     ) -> list[StreamEvent]:
-        """Everything from the checkpoint up to a mark written now."""
+        """Return all events from the checkpoint up to a mark written now."""
         chunks = source.chunks()
         stream = source.stream(checkpoint, open_spool)
         try:
@@ -169,7 +169,7 @@ class Scenarios:
     def read(
         self, chunks: ChunkSource, plan: Planned, before: ChunkRead | None = None, size: int = 100_000
     ) -> ChunkRead:
-        """Read the range chunk after the given one."""
+        """Read the range chunk after `before`, or the first one."""
         after, number = (before.reached, before.chunk.number + 1) if before else (None, 1)
         return chunks.read_chunk(Chunk(plan.table, 1, number, plan.plan, after, size, Token("1/1/low")))
 

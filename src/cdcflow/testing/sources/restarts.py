@@ -29,7 +29,7 @@ from cdcflow.testing.sources.reading import (
 
 
 class RestartScenarios(Scenarios):
-    """Restarts."""
+    """Scenarios of restarts."""
 
     def test_restart_continues_after_the_given_position(self, source_kit: SourceKit) -> None:
         """P40, L15: what the log has already is never delivered again, whether or not it was acknowledged."""
@@ -141,7 +141,7 @@ class RestartScenarios(Scenarios):
         again.close()
 
     def acknowledge_a_row(self, source_kit: SourceKit, source: Source, checkpoint: Checkpoint) -> None:
-        """A row arrives and is acknowledged, so that the source may discard its history."""
+        """Write a row, receive it and acknowledge it, so that the source may discard its history."""
         with self.reading(source, checkpoint) as (stream, chunks):
             source_kit.execute("INSERT INTO items VALUES (1, 'a')")
             chunks.write_mark(Token("1/1/low"))
@@ -207,6 +207,6 @@ class RestartScenarios(Scenarios):
 
 
 def back(events: Sequence[StreamEvent]) -> TransactionsBack:
-    """What a log has of the transactions in these events."""
+    """Return a function that returns the transactions of these events as a log would."""
     found = headers(events)
     return lambda is_enough: found

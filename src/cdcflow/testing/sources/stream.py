@@ -17,13 +17,13 @@ LARGE = 2000
 
 
 def inserts(first: int, last: int, text: str = "row") -> str:
-    """One statement with rows of some width, so that a transaction becomes large."""
+    """Return one statement that inserts rows of some width, so that a transaction becomes large."""
     values = ", ".join(f"({n}, '{text} {n} {'x' * 80}')" for n in range(first, last + 1))
     return f"INSERT INTO items VALUES {values}"
 
 
 class Spools:
-    """Spools that keep what is written, and what was spooled in the events."""
+    """Creates spools, keeps the rows written into them, and finds the spooled transactions among events."""
 
     def __init__(self) -> None:
         self._log = MemoryLog(Memory())
@@ -35,7 +35,7 @@ class Spools:
         return made
 
     def rows(self, events: list[StreamEvent], table: TableId) -> list[int]:
-        """The ids of the one transaction that must have been spooled."""
+        """Return the ids of the rows of the one transaction among the events that must have been spooled."""
         (spooled,) = [e.run for e in events if isinstance(e, Committed) and isinstance(e.run, SpooledTransaction)]
         batches = list(self.opened[spooled.spool].batches(spooled.aborted))
         found = sorted(
@@ -50,7 +50,7 @@ class Spools:
 
 
 class StreamScenarios(Scenarios):
-    """The stream."""
+    """Scenarios of the stream."""
 
     @needs("log every change")
     def test_committed_changes_arrive_once_in_commit_order(self, source_kit: SourceKit) -> None:
