@@ -14,6 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cdcflow.daemon.lean import without_luxuries
+
+if __name__ == "__main__":
+    without_luxuries()  # pandas takes a third of a start
+
 from cdcflow.cli.app import main as command
 from cdcflow.log.disk.layer import OsLayer
 from cdcflow.sinks.files.log import FileLog

@@ -11,6 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from cdcflow.daemon.lean import without_luxuries
+
+if __name__ == "__main__":
+    without_luxuries()  # pandas takes a third of a start
+
 from tests.support.kill.budgeted_daemon import arm
 from tests.support.polling import PATIENCE_S
 

@@ -12,6 +12,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from cdcflow.daemon.lean import without_luxuries
+
+if __name__ == "__main__":
+    without_luxuries()  # pandas takes a third of a start
+
 from cdcflow import wiring
 from cdcflow.config import load
 from cdcflow.publish.producer import TableProducer
