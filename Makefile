@@ -49,7 +49,8 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt $(COMPILED) | python
 	[ -x $(BIN)/python ] || "$(PYTHON)" -m venv $(VENV)
 	export PIP_CONSTRAINT=$(abspath constraints.txt) PIP_BUILD_CONSTRAINT=$(abspath constraints.txt) PIP_DISABLE_PIP_VERSION_CHECK=1
 	$(PIP) install --quiet --upgrade pip
-	$(PIP) install --quiet --editable '.[demo]' --group dev
+	# What is imported is compiled then: most of these libraries' modules never are.
+	$(PIP) install --quiet --no-compile --editable '.[demo]' --group dev
 	touch $@
 
 $(JARS): $(INSTALLED) src/cdcflow/spark/jars.py | java
@@ -101,9 +102,14 @@ servers: $(INSTALLED) ## find, fetch or build what the tests start: databases, b
 # pytest compiles each test file with its assertions explained, and stores that: two processes do it once, not each of six.
 COLLECT := python -m pytest --numprocesses 0 --collect-only --quiet --quiet
 
+.PHONY: collected
+collected: $(INSTALLED)
+	@$(BIN)/$(COLLECT) tests/integration > /dev/null & $(BIN)/$(COLLECT) --ignore tests/integration tests > /dev/null || true; wait
+
+# What comes before the tests waits for downloads, or keeps one processor busy (types): so it runs side by side.
 .PHONY: test
-test: setup lint servers ## lint, types, floors and every test, with real servers (what CI runs)
-	@$(if $(PYTEST),,$(BIN)/$(COLLECT) tests/integration > /dev/null & $(BIN)/$(COLLECT) --ignore tests/integration tests > /dev/null || true; wait)
+test: $(INSTALLED) ## lint, types, floors and every test, with real servers (what CI runs)
+	@$(MAKE) --no-print-directory --jobs 4 --output-sync=target lint setup servers $(if $(PYTEST),,collected)
 	$(BIN)/python -m pytest --numprocesses 6 --dist loadscope --no-loadscope-reorder -m "not long$(if $(CHROMIUM),, and not page)" $(PYTEST)
 
 .PHONY: test-page page-pictures

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
 
 SOURCES = sorted(Path("src").rglob("*.pyx"))
 # Set for a build that checks memory (`make fuzz-asan`): what to look for, as the compiler calls it.
@@ -50,6 +51,14 @@ def extensions() -> list[Extension]:
     return found
 
 
+class SideBySide(build_ext):
+    """Compile as many extensions at a time as there are processors."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.parallel = self.parallel or os.cpu_count()
+
+
 class Wheel(bdist_wheel):
     """Extensions are optional, so only after the build it is known whether there are any."""
 
@@ -72,4 +81,4 @@ def copy_runbook() -> None:
 
 
 copy_runbook()
-setup(ext_modules=extensions(), cmdclass={"bdist_wheel": Wheel})
+setup(ext_modules=extensions(), cmdclass={"bdist_wheel": Wheel, "build_ext": SideBySide})
