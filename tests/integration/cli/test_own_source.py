@@ -18,6 +18,16 @@ from cdcflow.log.read.reader import read_rows
 
 PAGE = ROOT / "docs" / "own-source.md"
 FIRST_SCENARIOS = "restart or keys_give or described or doctor or mark_returns or drop_leaves or large or unclaimed"
+HALF_WRITTEN = """
+import pathlib, time
+write = pathlib.Path.write_text
+def write_slowly(path, text, **more):
+    if path.parent.name == "data":
+        write(path, "")
+        time.sleep(0.2)
+    return write(path, text, **more)
+pathlib.Path.write_text = write_slowly
+"""
 EXECUTED = ["cdcflow doctor", "cdcflow backfill", "cdcflow log show"]
 
 
@@ -75,7 +85,8 @@ def test_commands_on_the_page_work_in_the_new_package(written: Path, tmp_path: P
 
 
 def test_new_package_passes_the_first_scenarios_without_a_change(written: Path, tmp_path: Path) -> None:
-    """Then an author knows that what fails later is what was changed."""
+    """Then an author knows that what fails later is what was changed. Its capture polls while the suite writes rows."""
+    (written / "tests" / "conftest.py").write_text(HALF_WRITTEN)
     said = in_package(
         written,
         tmp_path / "packages",
