@@ -54,6 +54,7 @@ def test_columns_that_change_in_a_transaction_that_is_not_visible_yet(
 
 
 @pytest.mark.postgres
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("change", [*CHANGES, "emptied"])
 def test_columns_that_change_in_a_transaction_that_is_sent_before_its_commit(
     database: Database, tmp_path: Path, change: str

@@ -128,6 +128,7 @@ def test_a_log_in_kafka_is_published_as_one_in_files_is(tmp_path: Path, broker: 
     shop.close()
 
 
+@pytest.mark.long
 def test_uncommitted_messages_of_a_killed_publisher_are_never_read(shop: Shop) -> None:
     """What was sent and not committed is in the topic's file, and must not be in what a consumer sees."""
     shop.sell(40)
