@@ -118,6 +118,83 @@ def test_expression_that_does_not_fit_the_columns_is_refused(text: str, message:
     assert message in str(refused.value)
 
 
+TYPES = {
+    "paid": "numeric",
+    "open": "time without time zone",
+    "doc": "jsonb",
+    "mail": "citext",
+    "code": "character(5)",
+    "flag": "character(1)",
+    "mood": "public.mood",
+    "tags": "integer[]",
+    "person": "uuid",
+    "note": "character varying(20)",
+    "label": "enum('a','b')",
+}
+"""Types of columns that are text in the log."""
+TEXTS = Table(
+    ID,
+    1,
+    (
+        Column("id", 1, ColumnType("integer", pa.int32())),
+        *(Column(name, i, ColumnType(text, pa.string())) for i, (name, text) in enumerate(TYPES.items(), 2)),
+    ),
+    ("id",),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("paid < note", "compares column paid (numeric), which is text in the log: CAST it"),
+        ("paid > '100'", "such as decimal(20,4), or to text"),
+        ("paid BETWEEN '1' AND '2'", "column paid (numeric)"),
+        ("paid IN ('1.0')", "column paid (numeric)"),
+        ("coalesce(note, paid) = '1'", "column paid (numeric)"),
+        ("CASE WHEN id > 1 THEN paid END <> '1'", "column paid (numeric)"),
+        ("nullif(paid, '0') IS NULL", "column paid (numeric)"),
+        ("paid IS DISTINCT FROM '1'", "column paid (numeric)"),
+        ("open > '9:00'", "column open (time without time zone)"),
+        ("doc = '{}'", "column doc (jsonb)"),
+        ("tags = '{1}'", "column tags (integer[])"),
+        ("mail = 'A@x'", "column mail (citext)"),
+        ("mail LIKE 'a%'", "column mail (citext)"),
+        ("code = 'ab'", "with its blanks, which the source ignores: write trim(code)"),
+        ("mood < 'sad'", "compares column mood (public.mood) by the order of its text"),
+        ("label >= 'b'", "write IN (…), or CAST(label AS text)"),
+        ("person = 'x'", "which is not a value of type uuid"),
+    ],
+)
+def test_text_that_the_source_compares_otherwise_is_refused(text: str, message: str) -> None:
+    """Compared as text, 9 is more than 100: the copy would lack rows, and nothing would show it."""
+    with pytest.raises(ConfigurationError) as refused:
+        leaving(TEXTS, where=text)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "row"),
+    [
+        ("CAST(paid AS decimal(20,4)) > 99.5", {"paid": "100"}),
+        ("CAST(paid AS text) < '9'", {"paid": "100"}),
+        ("paid IS NOT NULL", {"paid": "100"}),
+        ("doc->>'$.a' = '1'", {"doc": '{"a": 1}'}),
+        ("lower(mail) = 'a@x'", {"mail": "A@x"}),
+        ("mail ILIKE 'a%'", {"mail": "A@x"}),
+        ("trim(code) = 'ab'", {"code": "ab   "}),
+        ("flag = 'a'", {"flag": "a"}),
+        ("mood IN ('sad', 'ok')", {"mood": "ok"}),
+        ("label <> 'a'", {"label": "b"}),
+        ("person = 'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'", {"person": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"}),
+        ("person IN ('{a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11}')", {"person": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"}),
+        ("note BETWEEN 'a' AND 'c'", {"note": "b"}),
+    ],
+)
+def test_text_can_be_compared_as_the_expression_says(text: str, row: dict[str, str]) -> None:
+    found = left(leaving(TEXTS, where=text), {"id": 1, "_op": "c", **row})
+    assert [one["id"] for one in found] == [1]
+
+
 def value(text: str, **columns: Any) -> Any:
     arrays = {name: pa.array([one]) for name, one in columns.items()}
     made = compile_expression(parse(text), pa.schema([(name, array.type) for name, array in arrays.items()]))

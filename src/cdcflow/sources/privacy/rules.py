@@ -24,6 +24,8 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
+import pyarrow as pa
+
 from cdcflow.config.columns import TableRules
 from cdcflow.config.expressions import Expression, parse
 from cdcflow.config.transforms import TransformSettings
@@ -566,7 +568,8 @@ def _compile(
     try:
         if isinstance(text.tree, TransformSettings):
             return compile_transform(text.tree, table, setting.removeprefix(_setting_of("")), followed)
-        return compile_expression(text.tree, table.row_schema, optional, followed)
+        sources = {c.name: c.type.source for c in table.columns if c.type.arrow == pa.string()}
+        return compile_expression(text.tree, table.row_schema, optional, followed, sources)
     except UnknownColumn as error:
         remedy = "correct the name; if the source renamed the column, rows from before have its earlier name: "
         remedy += (

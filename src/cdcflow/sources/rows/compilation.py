@@ -19,6 +19,7 @@ from cdcflow.config.expressions import Call, Cast, ColumnName, Constant, Express
 from cdcflow.model.suggestions import did_you_mean
 from cdcflow.sources.rows import kernels
 from cdcflow.sources.rows.kernels import Evaluate, InputRows, Value, as_array, convert
+from cdcflow.sources.rows.text_comparisons import SourceText, obstacle_of, uuid_text
 
 BOOLEAN, TEXT, DOUBLE, BIGINT = pa.bool_(), pa.string(), pa.float64(), pa.int64()
 DATE, TIMESTAMP, TIMESTAMPTZ = pa.date32(), pa.timestamp("us"), pa.timestamp("us", tz="UTC")
@@ -38,6 +39,7 @@ _UNITS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second")
 
 
 NOT_FOLLOWED: Mapping[str, str] = {}
+NO_SOURCES: Mapping[str, str] = {}
 
 
 class Unusable(Exception):
@@ -51,13 +53,15 @@ class UnknownColumn(Unusable):
 @dataclass(frozen=True, slots=True)
 class ColumnFunction:
     """A compiled expression. `columns`: the names of those that it uses. `can_fail`: it raises pa.ArrowException for
-    some values. `constant`: how it was written, if it is a constant."""
+    some values. `constant`: how it was written, if it is a constant. `texts`: the columns whose texts are its
+    values, unchanged."""
 
     arrow: pa.DataType
     columns: frozenset[str]
     evaluate: Evaluate
     can_fail: bool = False
     constant: Constant | None = None
+    texts: tuple[SourceText, ...] = ()
 
 
 def compile_expression(
@@ -65,28 +69,29 @@ def compile_expression(
     schema: pa.Schema,
     optional: frozenset[str] = frozenset(),
     followed: Mapping[str, str] = NOT_FOLLOWED,
+    sources: Mapping[str, str] = NO_SOURCES,
 ) -> ColumnFunction:
     """Compile an expression.
 
     `schema`: the table's columns. `optional`: names in lower case of columns that it may lack, and which COALESCE then
     ignores. `followed`: maps names in the expression (see `name_written`) to the present names of columns that were
-    renamed.
+    renamed. `sources`: the types at the source of columns whose values are text.
 
     Raises:
         Unusable: a column does not exist, or an operator is not for such types.
     """
     match expression:
         case ColumnName():
-            return _column(expression, schema, followed)
+            return _column(expression, schema, followed, sources)
         case Constant():
             return _constant(expression)
         case Cast(operand, name, digits):
             arrow = pa.decimal128(*digits) if digits else _CASTS[name]
-            return _cast(compile_expression(operand, schema, optional, followed), arrow, name)
+            return _cast(compile_expression(operand, schema, optional, followed, sources), arrow, name)
         case Call(name, operands):
             if name == "coalesce" and optional:
                 operands = _that_exist(operands, schema, optional, followed)
-            found = [compile_expression(operand, schema, optional, followed) for operand in operands]
+            found = [compile_expression(operand, schema, optional, followed, sources) for operand in operands]
             return _call(name, found)
 
 
@@ -116,7 +121,9 @@ def name_written(column: ColumnName) -> str:
 # ── columns and constants ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _column(column: ColumnName, schema: pa.Schema, followed: Mapping[str, str]) -> ColumnFunction:
+def _column(
+    column: ColumnName, schema: pa.Schema, followed: Mapping[str, str], sources: Mapping[str, str]
+) -> ColumnFunction:
     found = _columns_called(column, schema, followed)
     if not found:
         meant = did_you_mean(column.name, schema.names).strip()
@@ -125,7 +132,8 @@ def _column(column: ColumnName, schema: pa.Schema, followed: Mapping[str, str]) 
         raise Unusable(f"uses column {column.name}; which several columns are called: write it in double quotes")
     name = found[0]
     arrow = schema.field(name).type
-    return ColumnFunction(arrow, frozenset([name]), lambda rows: rows.columns[name])
+    texts = (SourceText(name, sources[name]),) if name in sources else ()
+    return ColumnFunction(arrow, frozenset([name]), lambda rows: rows.columns[name], texts=texts)
 
 
 def _columns_called(column: ColumnName, schema: pa.Schema, followed: Mapping[str, str]) -> list[str]:
@@ -323,7 +331,7 @@ def _operands_of_type(operands: Sequence[ColumnFunction], arrow: pa.DataType, na
 
 
 def _comparison(name: str, operands: list[ColumnFunction]) -> ColumnFunction:
-    found = _alike(operands, name.upper())
+    found = _comparable(_alike(operands, name.upper()), name)
     if pa.types.is_nested(found[0].arrow):
         raise Unusable(f"uses {name.upper()} with {found[0].arrow}, which cannot be compared")
     match name:
@@ -338,6 +346,23 @@ def _comparison(name: str, operands: list[ColumnFunction]) -> ColumnFunction:
         case "in":
             return _among(found)
     return _result(BOOLEAN, found, functools.partial(kernels.compare, name))
+
+
+def _comparable(operands: list[ColumnFunction], name: str) -> list[ColumnFunction]:
+    """Operands in one type, of which texts are compared as their source would."""
+    texts = [text for one in operands for text in one.texts]
+    if (why := obstacle_of(texts, name)) is not None:
+        raise Unusable(why)
+    return [_uuid(one) for one in operands] if any(text.is_uuid for text in texts) else operands
+
+
+def _uuid(one: ColumnFunction) -> ColumnFunction:
+    if one.constant is None or one.constant.type != "text":
+        return one
+    try:
+        return _scalar(pa.scalar(uuid_text(one.constant.text)), one.constant)
+    except ValueError:
+        raise Unusable(f"has the constant '{one.constant.text}', which is not a value of type uuid") from None
 
 
 def _among(operands: list[ColumnFunction]) -> ColumnFunction:
@@ -454,13 +479,14 @@ def _digits(number: Constant) -> pa.DataType | None:
 
 def _choice(name: str, operands: list[ColumnFunction]) -> ColumnFunction:
     if name == "nullif":
-        a, b = _alike(operands, "NULLIF")
+        a, b = _comparable(_alike(operands, "NULLIF"), name)
         first = operands[0] if operands[0].constant is None else a
-        return _result(first.arrow, [first, a, b], lambda value, x, y: _null_if(value, kernels.compare("=", x, y)))
+        made = _result(first.arrow, [first, a, b], lambda value, x, y: _null_if(value, kernels.compare("=", x, y)))
+        return _with_texts(made, [first])
     if name == "coalesce":
         found = _alike(operands, "COALESCE")
         if not any(one.can_fail for one in found[1:]):
-            return _result(found[0].arrow, found, pc.coalesce)
+            return _with_texts(_result(found[0].arrow, found, pc.coalesce), found)
         tests = [_result(BOOLEAN, [one], pc.is_valid) for one in found]
         return _cases(list(zip(tests, found, strict=True))[:-1], found[-1])
     conditions = _operands_of_type(operands[:-1:2], BOOLEAN, "WHEN")
@@ -474,7 +500,13 @@ def _null_if(value: Value, same: Value) -> Value:
 
 def _cases(branches: list[tuple[ColumnFunction, ColumnFunction]], otherwise: ColumnFunction) -> ColumnFunction:
     made = _result(otherwise.arrow, [one for branch in branches for one in branch] + [otherwise], pc.coalesce)
-    return replace(made, evaluate=kernels.case([(c.evaluate, v.evaluate) for c, v in branches], otherwise.evaluate))
+    made = replace(made, evaluate=kernels.case([(c.evaluate, v.evaluate) for c, v in branches], otherwise.evaluate))
+    return _with_texts(made, [*(value for _, value in branches), otherwise])
+
+
+def _with_texts(made: ColumnFunction, values: Sequence[ColumnFunction]) -> ColumnFunction:
+    """A function whose values are those of others."""
+    return replace(made, texts=tuple(text for one in values for text in one.texts))
 
 
 def _time(name: str, operands: list[ColumnFunction]) -> ColumnFunction:
@@ -523,6 +555,7 @@ def _text(name: str, operands: list[ColumnFunction]) -> ColumnFunction:
         case "like" | "ilike":
             pattern = _literal(operands[1], name, "text")
             ignore_case = name == "ilike"
+            _comparable(found if not ignore_case else [], name)
             return _result(BOOLEAN, found[:1], lambda v: pc.match_like(v, pattern, ignore_case=ignore_case))
         case "char_length":
             return _result(BIGINT, found, lambda v: pc.cast(pc.utf8_length(v), BIGINT))
@@ -563,7 +596,7 @@ def _cast(one: ColumnFunction, arrow: pa.DataType, name: str) -> ColumnFunction:
     if one.constant is not None and one.constant.type == "text":
         return _scalar(_scalar_of(one.constant.text, arrow))
     if given == arrow:
-        return replace(one, constant=None)
+        return replace(one, constant=None, texts=())
     is_text = given == TEXT
     if pa.types.is_decimal(arrow) and (pa.types.is_decimal(given) or is_text):
         return _result(arrow, [one], lambda v: kernels.round_decimal(v, arrow), can_fail=True)
