@@ -330,6 +330,19 @@ class SecondOpinion(Protocol):
 
 
 @runtime_checkable
+class Collated(Protocol):
+    """A source whose columns may have collations under which different texts are equal."""
+
+    def loose_collations(self) -> Mapping[TableId, Mapping[str, str]]:
+        """By tables and columns of text the names of such collations; tables without one may be missing.
+
+        Raises:
+            SourceUnavailable, ConfigurationError: the server cannot be queried.
+        """
+        ...
+
+
+@runtime_checkable
 class Described(Protocol):
     """A source that can describe its server, for the investigation of a problem."""
 

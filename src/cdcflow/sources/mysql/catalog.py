@@ -472,6 +472,14 @@ class Catalog(Session[Connection]):
         """Read the catalog again before the next answer, because it changed."""
         self._known = {}
 
+    def loose_collations(self) -> Mapping[TableId, Mapping[str, str]]:
+        """The collations of text columns in which different texts are equal, such as `a` and `A`."""
+        tables = self.selected_tables().tables
+        ids = self.ask(f"querying the collations of {self._server.address}", self._collation_ids)
+        # One id may have several names in MariaDB; the last one names the character set, too.
+        names = {number: name for name, number in ids.items() if not name.endswith("_bin") and name != "binary"}
+        return {t.id: {c.name: names[c.collation] for c in t.columns if c.collation in names} for t in tables}
+
     def _collation_ids(self, connection: Connection) -> Mapping[str, int]:
         if not self._collations:
             self._collations = {n: i for n, i in query(connection, COLLATIONS[self._server.flavor]) if i}

@@ -470,6 +470,9 @@ class MySQLSource(MovableSource[Connection, MySQLState, CatalogTable]):
     def doctor(self) -> Sequence[Finding]:
         return doctor.findings(self._connector, self._settings, self._catalog)
 
+    def loose_collations(self) -> Mapping[TableId, Mapping[str, str]]:
+        return self._catalog.loose_collations()
+
     def left_behind(self, log_id: str) -> Sequence[Finding]:
         """Return nothing: the server does not keep its log for particular readers."""
         return ()

@@ -91,6 +91,13 @@ FROM pg_catalog.pg_index i
 WHERE i.indrelid = ANY (%s::oid[]) AND i.indisvalid AND (i.indisprimary OR i.indisreplident)
 """
 
+_LOOSE_COLLATIONS = """
+SELECT n.nspname, c.relname, a.attname, l.collname
+FROM pg_catalog.pg_collation l JOIN pg_catalog.pg_attribute a ON a.attcollation = l.oid
+JOIN pg_catalog.pg_class c ON c.oid = a.attrelid JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE NOT l.collisdeterministic AND a.attnum > 0 AND NOT a.attisdropped
+"""
+
 _TYPES = """
 WITH RECURSIVE wanted (oid) AS (
     SELECT unnest(%s::oid[])
@@ -240,6 +247,14 @@ def load_types(connection: Connection, oids: Iterable[int]) -> dict[int, TypeInf
     """Return these types, and those that they are based on or consist of."""
     wanted = sorted({oid for oid in oids if oid})
     return {row[0]: TypeInfo(*row[1:]) for row in connection.execute(_TYPES, (wanted,))}
+
+
+def loose_collations(connection: Connection) -> dict[TableId, dict[str, str]]:
+    """By tables and columns the collations in which different texts are equal."""
+    found: dict[TableId, dict[str, str]] = {}
+    for schema, name, column, collation in connection.execute(_LOOSE_COLLATIONS):
+        found.setdefault(TableId(schema, name), {})[column] = collation
+    return found
 
 
 def relid(connection: Connection, oid: int) -> Relid | None:

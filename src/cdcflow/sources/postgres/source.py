@@ -33,7 +33,7 @@ from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.engine.source import Begun, MovableSource, Sizes, Start
 from cdcflow.sources.postgres import publication, samples, slot, slot_release
 from cdcflow.sources.postgres.backfill_standby import BackfillFences, BackfillStandby, find_problem
-from cdcflow.sources.postgres.catalog import Catalog, CatalogTable, Selected, describe_all
+from cdcflow.sources.postgres.catalog import Catalog, CatalogTable, Selected, describe_all, loose_collations
 from cdcflow.sources.postgres.catch_up import Windows
 from cdcflow.sources.postgres.chunks import CHUNK_BYTES_MAX, PostgresChunks, mark_prefix
 from cdcflow.sources.postgres.comparison import PostgresComparison
@@ -527,6 +527,9 @@ class PostgresSource(MovableSource[Connection, PostgresState, CatalogTable]):
         from cdcflow.sources.postgres import doctor  # a daemon never needs it, and its import is slow
 
         return doctor.findings(self._connector, self._settings, self._selection)
+
+    def loose_collations(self) -> Mapping[TableId, Mapping[str, str]]:
+        return self._catalog.ask(f"querying the collations of {self._connector.address}", loose_collations)
 
     def facts(self) -> Mapping[str, str]:
         from cdcflow.sources.postgres import doctor

@@ -331,6 +331,11 @@ class PolicyRules:
             found = self._latest.get(table)
         return found
 
+    def texts_compared(self, table: Table) -> frozenset[str]:
+        """The columns of a table whose texts its condition and its computed columns compare."""
+        found = None if self.misfit_of(table) is not None else self.shape(table)
+        return frozenset() if found is None or found.row_rules is None else found.row_rules.texts_compared
+
     def text_of(self, table: Table) -> dict[str, str]:
         """Return the policies of a table's columns as texts."""
         return {name: self._text_of(policy) for name, policy in self._policies(table).items()}

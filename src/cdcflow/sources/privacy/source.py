@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from cdcflow.capture.ports.log import OpenSpool
 from cdcflow.capture.ports.moves import Movable, MovePlan
 from cdcflow.capture.ports.source import (
     Choosy,
+    Collated,
     Covering,
     Described,
     EventComparison,
@@ -185,7 +186,29 @@ class PrivateSource:
         if self._rules.need_keys:
             found.append(kernels())
         unused = self._rules.unused_names(tables)
-        return [*found, ok("column policies", "; ".join(unused) or "each column with a policy exists")]
+        found.append(ok("column policies", "; ".join(unused) or "each column with a policy exists"))
+        return [*found, *self._collations(tables)]
+
+    def _collations(self, tables: Iterable[Table]) -> Iterator[Finding]:
+        """The columns that a condition compares byte by byte, and the server otherwise."""
+        compared = {t.id: names for t in tables if (names := self._rules.texts_compared(t))}
+        if not compared or not isinstance(self._source, Collated):
+            return
+        try:
+            known = self._source.loose_collations()
+        except CdcflowError as error:
+            yield of_error("conditions", error)
+            return
+        for table, names in compared.items():
+            loose = {name: one for name, one in known.get(table, {}).items() if name in names}
+            if loose:
+                listed = ", ".join(f"{name} ({collation})" for name, collation in sorted(loose.items()))
+                yield warning(
+                    str(table),
+                    f"tables compares text byte by byte, and the server takes other texts for equal in {listed}: "
+                    "'a' is not 'A' here",
+                    "write all texts that are meant, or lower(COLUMN) = 'a', where rows would be missing",
+                )
 
     def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
         return self._source.continues(lambda: _without(newest()), log_id)

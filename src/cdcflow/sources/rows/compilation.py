@@ -54,7 +54,7 @@ class UnknownColumn(Unusable):
 class ColumnFunction:
     """A compiled expression. `columns`: the names of those that it uses. `can_fail`: it raises pa.ArrowException for
     some values. `constant`: how it was written, if it is a constant. `texts`: the columns whose texts are its
-    values, unchanged."""
+    values, unchanged. `compared`: those whose texts it compares."""
 
     arrow: pa.DataType
     columns: frozenset[str]
@@ -62,6 +62,7 @@ class ColumnFunction:
     can_fail: bool = False
     constant: Constant | None = None
     texts: tuple[SourceText, ...] = ()
+    compared: frozenset[str] = frozenset()
 
 
 def compile_expression(
@@ -318,8 +319,11 @@ def _result(
     """Return the function that applies a kernel to the operands' values."""
     columns = frozenset[str]().union(*(one.columns for one in operands))
     parts = [one.evaluate for one in operands]
+    compared = frozenset[str]().union(*(one.compared for one in operands))
     fails = can_fail or any(one.can_fail for one in operands)
-    return ColumnFunction(arrow, columns, lambda rows: kernel(*[part(rows) for part in parts]), fails)
+    return ColumnFunction(
+        arrow, columns, lambda rows: kernel(*[part(rows) for part in parts]), fails, compared=compared
+    )
 
 
 def _operands_of_type(operands: Sequence[ColumnFunction], arrow: pa.DataType, name: str) -> list[ColumnFunction]:
@@ -349,11 +353,13 @@ def _comparison(name: str, operands: list[ColumnFunction]) -> ColumnFunction:
 
 
 def _comparable(operands: list[ColumnFunction], name: str) -> list[ColumnFunction]:
-    """Operands in one type, of which texts are compared as their source would."""
+    """Operands in one type. Texts are compared as their source would compare them."""
     texts = [text for one in operands for text in one.texts]
     if (why := obstacle_of(texts, name)) is not None:
         raise Unusable(why)
-    return [_uuid(one) for one in operands] if any(text.is_uuid for text in texts) else operands
+    compared = frozenset(text.column for text in texts)
+    found = [_uuid(one) for one in operands] if any(text.is_uuid for text in texts) else operands
+    return [replace(one, compared=one.compared | compared) for one in found]
 
 
 def _uuid(one: ColumnFunction) -> ColumnFunction:
@@ -555,7 +561,7 @@ def _text(name: str, operands: list[ColumnFunction]) -> ColumnFunction:
         case "like" | "ilike":
             pattern = _literal(operands[1], name, "text")
             ignore_case = name == "ilike"
-            _comparable(found if not ignore_case else [], name)
+            found = found if ignore_case else _comparable(found, name)
             return _result(BOOLEAN, found[:1], lambda v: pc.match_like(v, pattern, ignore_case=ignore_case))
         case "char_length":
             return _result(BIGINT, found, lambda v: pc.cast(pc.utf8_length(v), BIGINT))

@@ -262,6 +262,12 @@ class RowRules:
         compiled = [*self.computed.values(), *([] if self.where is None else [self.where])]
         return frozenset[str]().union(*(one.columns for one in compiled))
 
+    @property
+    def texts_compared(self) -> frozenset[str]:
+        """The columns whose texts are compared byte by byte."""
+        compiled = [*self.computed.values(), *([] if self.where is None else [self.where])]
+        return frozenset[str]().union(*(one.compared for one in compiled))
+
     def _inputs(self, rows: pa.RecordBatch) -> InputRows:
         return InputRows({name: rows.column(name) for name in self.columns_used}, rows.num_rows)
 

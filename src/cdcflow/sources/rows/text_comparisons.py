@@ -1,7 +1,7 @@
 """Comparisons of columns whose values are text in the log, and that their database does not compare as text. Pure.
 
 `numeric` without precision, `time`, `json` or `citext` arrive as text. Compared byte by byte, 9 would be greater than
-100. So such a comparison is refused, unless the expression says what to compare: `CAST(paid AS decimal(20,4))`, or
+100. So such a comparison is refused, unless the expression has a CAST: `CAST(paid AS decimal(20,4))`, or
 `CAST(paid AS text)`.
 """
 
@@ -29,8 +29,8 @@ _OTHERS = frozenset(
         *("inet", "cidr", "macaddr", "macaddr8", "inet4", "inet6", "pg_lsn"),
     )
 )
-"""Types of which equal values may have different texts. One that is neither here nor above, such as an enum or a
-domain, has one text for each value, in an order of its own."""
+"""Types whose equal values may have different texts. A type that is neither here nor above, such as an enum or a
+domain, has one text for each value, and may have another order."""
 _EQUALITIES = ("=", "<>", "in", "is distinct from", "nullif")
 _BLANKS = re.compile(r"(character|bpchar)\((?!1\))\d+\)")
 
@@ -78,5 +78,5 @@ def obstacle_of(columns: Collection[SourceText], comparison: str) -> str | None:
 
 
 def uuid_text(text: str) -> str:
-    """The text that a UUID has in the log. Raises ValueError if it is no UUID."""
+    """The text that a UUID has in the log. Raises ValueError if it is not a UUID."""
     return str(uuid.UUID(text))
