@@ -170,6 +170,8 @@ class Watch:
             found["targets"] = targets
         if notified := self.notified():
             found["notifications"] = notified
+        if transforms := wiring.transform_counts():
+            found["transforms"] = transforms
         if budget := self._budget():
             found["log_budget"] = dict(budget)
         found["verified"] = state_files.of_verified(folder)

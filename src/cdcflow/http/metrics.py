@@ -219,6 +219,22 @@ def _notifications_waiting(status: Mapping[str, Any]) -> Iterator[Sample]:
         yield from _number((name,), one.get("waiting"))
 
 
+def _transform_rows(status: Mapping[str, Any]) -> Iterator[Sample]:
+    for name, one in sorted((status.get("transforms") or {}).items()):
+        for direction in ("in", "out"):
+            yield from _number((name, direction), one.get(f"rows_{direction}"))
+
+
+def _per_transform(value: str) -> Found:
+    """A number of each stage of the settings' `tables`."""
+
+    def samples(status: Mapping[str, Any]) -> Iterator[Sample]:
+        for name, one in sorted((status.get("transforms") or {}).items()):
+            yield from _number((name,), one.get(value))
+
+    return samples
+
+
 def _target_ends(status: Mapping[str, Any]) -> Iterator[Sample]:
     for name, ends in _each_target(status, "process", "ends"):
         for cause, count in sorted((ends or {}).items()):
@@ -735,6 +751,29 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
     (
         Metric("notifications_waiting", "gauge", "Notifications that are still to be sent.", ("receiver",)),
         _notifications_waiting,
+    ),
+    # What the settings' `tables` do to rows.
+    (
+        Metric(
+            "transform_rows_total",
+            "counter",
+            "Changes and rows of backfills that the stage got (in), and that left it (out).",
+            ("transform", "direction"),
+        ),
+        _transform_rows,
+    ),
+    (
+        Metric("transform_seconds_total", "counter", "Time that the stage took.", ("transform",)),
+        _per_transform("seconds"),
+    ),
+    (
+        Metric(
+            "transform_errors_total",
+            "counter",
+            "How often the stage could not be applied; the table fails then.",
+            ("transform",),
+        ),
+        _per_transform("errors"),
     ),
     # Comparisons, from the file that `cdcflow verify` writes there.
     (

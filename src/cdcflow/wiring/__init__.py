@@ -14,6 +14,7 @@ from cdcflow.wiring.captures import (
     open_source,
     publisher,
     releases,
+    transform_counts,
 )
 from cdcflow.wiring.cleanup import drop, leftovers
 from cdcflow.wiring.commands import commands_in_log, gaps_in_log, repairs_in_log
@@ -116,6 +117,7 @@ __all__ = [
     "sealed_layout_of",
     "expiring",
     "topics",
+    "transform_counts",
     "log_growth",
     "log_limits",
     "plan_capture",

@@ -32,6 +32,7 @@ from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.sources.privacy.key_file import KeyFile
 from cdcflow.sources.privacy.rules import PolicyRules
 from cdcflow.sources.privacy.source import private_source
+from cdcflow.sources.privacy.transform_counts import COUNTS
 from cdcflow.wiring.leases import leadership, replaces_writer
 from cdcflow.wiring.logs import log_layout, log_reader, newest_checkpoint, open_log, topics
 from cdcflow.wiring.plugged import lacking, plugin_of
@@ -60,6 +61,11 @@ def policy_rules(config: Config) -> PolicyRules:
     """The rules of `tables` for the configured source."""
     is_numbered = isinstance(config.database, Postgres)  # its attnum survives a rename
     return PolicyRules(config.tables, KeyFile(config.person_keys_file), follows_numbers=is_numbered)
+
+
+def transform_counts() -> Mapping[str, Mapping[str, object]]:
+    """What the stages of `tables` did to rows since this process was started, by stage."""
+    return COUNTS.to_status()
 
 
 def _open_bare(config: Config, readers: Readers | None) -> Source:

@@ -82,6 +82,7 @@ def whole_status(tables: int = 3) -> dict[str, Any]:
             }
         },
         "notifications": {"webhook 1": {"sent": 5, "failed": 1, "waiting": 0}},
+        "transforms": {"row_rules": {"rows_in": 9, "rows_out": 4, "seconds": 0.25, "errors": 1}},
         "merge": {
             "cut": 6,
             "offset": 1200,

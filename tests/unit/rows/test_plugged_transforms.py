@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import ChangeBatch
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
+from cdcflow.sources.privacy import transform_counts
 from cdcflow.sources.privacy.rules import PolicyRules, changed_policies, read_stored, with_stored
+from cdcflow.sources.privacy.transform_counts import TransformCounts
 from cdcflow.wiring.plugged import part_findings
 
 HEAD = "source: {kind: postgres, url: 'postgresql://cdc@db/shop'}\nlog: {path: shop-log}\n"
@@ -189,3 +192,31 @@ def test_computed_column_of_a_private_one_needs_a_policy(tmp_path: Path) -> None
     private = WHOLE + "    columns: {lat: drop}\n"
     with geo(tmp_path), pytest.raises(ConfigurationError, match="the computed column place uses column lat, which has"):
         rules(tmp_path, private).shape(SHOPS)
+
+
+def test_counts_are_those_of_each_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that do not fit are missing in what leaves; a stage that fails is an error, and its rows did not leave."""
+    counts = TransformCounts()
+    monkeypatch.setattr(transform_counts, "COUNTS", counts)
+    computed = "    computed:\n      twice: {kind: odd, columns: [id], fault: FAULT}\n"
+    text = f"{HEAD}tables:\n  public.shops:\n    where: id > 1\n    columns: {{name: mask}}\n{computed}"
+    shops = replace(SHOPS, columns=(Column("id", 1, ColumnType("bigint", pa.int64())), *COLUMNS[1:]))
+    row = {"id": 1, "lat": 1.0, "lon": 1.0, "name": "x", "_op": "c"}
+    rows = pa.RecordBatch.from_pylist([row, {**row, "id": 2}, {**row, "id": 3}], schema=shops.change_schema)
+    batch = ChangeBatch(shops, np.arange(3), rows)
+    with odd(tmp_path):
+        for fault in ("", "raises"):
+            table = rules(tmp_path, text.replace("FAULT", fault or "''")).shape(shops)
+            assert table is not None
+            if fault:
+                with pytest.raises(ConfigurationError, match="cannot be applied"):
+                    table.leave(batch)
+            else:
+                table.leave(batch)
+    found = {name: {k: v for k, v in one.items() if k != "seconds"} for name, one in counts.to_status().items()}
+    assert found == {
+        "row_rules": {"rows_in": 6, "rows_out": 2, "errors": 1},
+        "odd": {"rows_in": 4, "rows_out": 2, "errors": 1},
+        "policies": {"rows_in": 2, "rows_out": 2, "errors": 0},
+    }
+    assert all(float(str(one["seconds"])) > 0 for one in counts.to_status().values())

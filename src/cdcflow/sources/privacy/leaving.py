@@ -15,6 +15,7 @@ from cdcflow.model.change import ChangeBatch, KeySet
 from cdcflow.model.table import BEFORE, LOG_COLUMNS, MERGE_COLUMNS, OP, UNCHANGED, Table
 from cdcflow.sources.privacy.policies import PrivacyPolicy
 from cdcflow.sources.privacy.shapes import PrivateTable
+from cdcflow.sources.privacy.transform_counts import counting
 from cdcflow.sources.rows.row_rules import LeavingRows, RowRules, lists_of, rows_misfit
 
 
@@ -82,7 +83,7 @@ class LeavingTable:
 
         Those rows lack a column that a filter or a computed column needs: the source did not send it.
         """
-        found = LeavingRows(batch) if self.row_rules is None else self.row_rules.changes(batch)
+        found = LeavingRows(batch) if self.row_rules is None else self._under_row_rules(self.row_rules, batch)
         left = self._after_row_rules(found.batch)
         again = None if found.incomplete is None else pa.array(found.incomplete)
         by_person = None if self.private is None else self.private.rows_to_reread(found.batch)
@@ -92,22 +93,40 @@ class LeavingTable:
             return left, None
         return left, KeySet(pa.Table.from_batches([left.rows.select(list(left.table.key)).filter(again)]))
 
+    @staticmethod
+    def _under_row_rules(rules: RowRules, batch: ChangeBatch) -> LeavingRows:
+        with counting("row_rules", len(batch.index)) as counts:
+            found = rules.changes(batch)
+            counts.rows_out = len(found.batch.index)
+        return found
+
     def found_by_key(self, batch: ChangeBatch) -> tuple[ChangeBatch, int]:
         """Return a chunk's rows that were read by key as they leave, and how many of them leave as deletes because of
         the filter."""
         if self.row_rules is None:
             return self.changes(batch), 0
-        found, deleted = self.row_rules.found_by_key(batch)
+        with counting("row_rules", len(batch.index)) as counts:
+            found, deleted = self.row_rules.found_by_key(batch)
+            counts.rows_out = len(found.index)
         return self._after_row_rules(found), deleted
 
     def rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return whole rows, in the raw table's `row_schema`, as they leave."""
-        found = rows if self.row_rules is None else self.row_rules.rows(rows)
-        found = found if self.private is None else self.private.rows(found)
+        found = rows
+        if self.row_rules is not None:
+            with counting("row_rules", rows.num_rows) as counts:
+                found = self.row_rules.rows(rows)
+                counts.rows_out = found.num_rows
+        if self.private is not None:
+            with counting("policies", found.num_rows):
+                found = self.private.rows(found)
         return pa.RecordBatch.from_arrays(found.columns, schema=self.table.row_schema)
 
     def _after_row_rules(self, batch: ChangeBatch) -> ChangeBatch:
-        left = batch if self.private is None else self.private.changes(batch)
+        left = batch
+        if self.private is not None:
+            with counting("policies", len(batch.index)):
+                left = self.private.changes(batch)
         if not self.renamed:
             return left
         rows = left.rows

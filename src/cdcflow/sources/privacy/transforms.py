@@ -13,6 +13,7 @@ from cdcflow.config.transforms import TransformSettings
 from cdcflow.errors import CdcflowError
 from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import Table
+from cdcflow.sources.privacy.transform_counts import counting
 from cdcflow.sources.rows.compilation import NOT_FOLLOWED, ColumnFunction, UnknownColumn, Unusable
 from cdcflow.sources.rows.kernels import InputRows
 from cdcflow.sources.rows.row_rules import rows_misfit
@@ -57,20 +58,22 @@ def compile_transform(
 
     def evaluate(inputs: InputRows) -> pa.Array:
         columns = {shown: inputs.columns[one] for shown, one in names.items()}
-        try:
-            found = plugin.apply(settings, columns)
-        except Exception as error:  # noqa: BLE001  a package's
-            # Not the error's text: it may contain a row's values.
-            raise pa.ArrowInvalid(type(error).__name__) from None
-        if isinstance(found, pa.ChunkedArray):
-            found = found.combine_chunks()
-        if not isinstance(found, pa.Array) or found.type != arrow or len(found) != inputs.count:
-            raise rows_misfit(
-                table.id,
-                f"computed.{name}: kind {settings.kind} returned something else than {inputs.count} values of {arrow}",
-                "report this to the authors of its package",
-            )
-        return found
+        with counting(settings.kind, inputs.count):
+            try:
+                found = plugin.apply(settings, columns)
+            except Exception as error:  # noqa: BLE001  a package's
+                # Not the error's text: it may contain a row's values.
+                raise pa.ArrowInvalid(type(error).__name__) from None
+            if isinstance(found, pa.ChunkedArray):
+                found = found.combine_chunks()
+            if not isinstance(found, pa.Array) or found.type != arrow or len(found) != inputs.count:
+                raise rows_misfit(
+                    table.id,
+                    f"computed.{name}: kind {settings.kind} returned something else than {inputs.count} values of "
+                    f"{arrow}",
+                    "report this to the authors of its package",
+                )
+            return found
 
     return ColumnFunction(arrow, frozenset(names.values()), evaluate, can_fail=True)
 
