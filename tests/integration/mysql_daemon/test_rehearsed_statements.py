@@ -42,7 +42,8 @@ COLUMNS = "id int NOT NULL, v int NOT NULL, w varchar(20), e enum('a', 'b'), PRI
 
 
 def test_each_statement_does_what_was_foretold(mysql_database: MySQLDatabase, tmp_path: Path) -> None:
-    """Whether the table is read again, and its columns. After a row of the smaller type a larger one reads nothing."""
+    """Whether the table is read again, its columns, and its rows in the log. After a row of the smaller type a larger
+    one reads nothing."""
     bank = MySQLBank(mysql_database, tmp_path, create=False)
     bank.tables = tuple(ACTIONS)
     bank.database.execute(
@@ -66,3 +67,4 @@ def test_each_statement_does_what_was_foretold(mysql_database: MySQLDatabase, tm
     for table, found in foretold.items():
         latest = shapes[TableId(bank.schema, table)]
         assert set(found.source_columns) == {c.name for c in latest[max(latest)].columns}, table
+    bank.assert_log_equals_source()

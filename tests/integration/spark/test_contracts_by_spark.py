@@ -72,6 +72,7 @@ WAYS: dict[str, tuple[Mode, ...]] = {
 
 
 @pytest.mark.long
+@pytest.mark.timeout(3600)  # each round merges all tables with both engines: 2 to 15 minutes on a busy machine
 @pytest.mark.parametrize(("way", "mode"), [(way, mode) for way, modes in WAYS.items() for mode in modes])
 def test_both_engines_write_and_keep_out_the_same_rows_of_random_histories(
     spark: Any, tmp_path: Path, way: str, mode: Mode, monkeypatch: pytest.MonkeyPatch
