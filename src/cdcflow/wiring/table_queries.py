@@ -126,7 +126,7 @@ def _cut_with_transaction(config: Config, engine: LocalEngine, number: int) -> C
     if first is None:
         raise ConfigurationError(
             f"reading {warehouse(config)} as of transaction {number}: no published cut shows it yet",
-            remedy="run `cdcflow merge`, or query the log itself: --live",
+            remedy="run `cdcflow merge` first",
             runbook="no-cut",
         )
     if not is_first and (expired := cuts.latest_expired()):
