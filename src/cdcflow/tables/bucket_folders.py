@@ -1,10 +1,10 @@
 """A folder of a warehouse in an object store: a prefix of a bucket (see `cdcflow.tables.folders`).
 
-A commit is a conditional write: of two writers that create an object of one name the store accepts one. An answer can
-be lost after the store has done it; then the object's content shows whose it is.
+A commit is a conditional write: of two writers that create an object of one name the store accepts one. The store may
+create an object although its answer is lost; the object's content then shows which writer created it.
 
-Small files, and the ends of large ones, which contain their descriptions, stay in memory: they are never changed, and
-the next merge of a table reads most of them again.
+Small files stay in memory, and so do the ends of large ones, which contain their descriptions: they are never changed,
+and the next merge of a table reads most of them again.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _FileCache:
 
 
 class _Connection:
-    """What the folders of one bucket share."""
+    """The connection to a bucket, with the threads and the cache that all of its folders share."""
 
     def __init__(self, bucket: Bucket) -> None:
         self.bucket = bucket
@@ -89,7 +89,7 @@ class _Connection:
         return ThreadPoolExecutor(AT_ONCE, thread_name_prefix="cdcflow store")
 
     def close(self) -> None:
-        """End the threads; a later request starts others."""
+        """End the threads; a later request starts new ones."""
         threads = self.__dict__.pop("threads", None)
         if threads is not None:
             threads.shutdown()
@@ -164,7 +164,7 @@ class BucketFolder(WarehouseFolder):
         return RandomAccess(file, file.fetch)
 
     def _end_of(self, name: str, size: int) -> bytes:
-        """Return the end of a file with all of its description."""
+        """Return the end of a file, at least its whole description (footer)."""
         found = self.read_part(name, size - END_BYTES, END_BYTES)
         described = int.from_bytes(found[-8:-4], "little") + 8
         if found[-4:] == b"PAR1" and END_BYTES < described < size:
@@ -250,7 +250,7 @@ class BucketFolder(WarehouseFolder):
 
 
 def _repeat(request: Callable[[], _Answer]) -> _Answer:
-    """Send a request, and again if it fails quickly."""
+    """Send a request, and send it again if it fails quickly."""
     for wait_s in WAITS_S:
         began = time.monotonic()
         try:

@@ -42,9 +42,12 @@ accepts only one."""
 
 @dataclass(frozen=True, slots=True)
 class CutMember:
-    """A captured table whose rows a table of the warehouse has: its path, as if it had its own name in the warehouse,
-    and the values of the `key` columns that its rows have there. `log`: the id of its log if
-    the table has rows of several logs. The others: as of `CutTable`, for its rows alone."""
+    """One of several captured tables whose rows a table of the warehouse has.
+
+    `source`: the path that it would have under its own name in the warehouse. `key`: the values that its rows have in
+    the `key` columns, which tell members apart. `log`: the id of its log if the table has rows of several logs.
+    `complete`, `generation` and `state`: as in `CutTable`, for the rows of this member alone.
+    """
 
     source: str
     complete: bool
@@ -62,10 +65,11 @@ class CutTable:
     state other than "done" means that the table is being read again, that this was abandoned, or that it is no longer
     captured ("forgotten") and shows an older state. `id` is the table's id. `tag` names the version for readers without
     cdcflow ("" if the format has no tags). `commit` identifies the commit that created the version (see
-    `port.TableSnapshot`). All four are "" in a cut of an older cdcflow.
+    `port.TableSnapshot`). These four are "" in a cut of an older cdcflow.
 
-    `members`: the captured tables whose rows it has under routes, keyed by name; then `complete` and `state` are about
-    all of them. Without members, the table's name is its source's. `member`: see `Cut.by_source`.
+    `members`: the captured tables whose rows the table has under routes, keyed by name; then `complete` and `state` are
+    about all of them. A table without members has the name of its source. `member`: the one captured table that this
+    entry is about, in a cut of `Cut.by_source`.
     """
 
     path: str
@@ -81,12 +85,13 @@ class CutTable:
 
     @property
     def source(self) -> TableId:
-        """The captured table whose rows it has."""
+        """The captured table whose rows this table, or this member of it, has."""
         return table_at(self.path if self.member is None else self.member.source)
 
     @property
     def key(self) -> Mapping[str, str]:
-        """The values of columns that tell its rows from those of other captured tables in the same table."""
+        """The values, by column, that tell the rows of this member from those of the other members of the
+        same table."""
         return {} if self.member is None else self.member.key
 
     @property
@@ -96,7 +101,7 @@ class CutTable:
 
     @classmethod
     def with_members(cls, newest: CutTable, members: Mapping[str, CutMember]) -> CutTable:
-        """Return the table in its version `newest` with the rows of these members."""
+        """Return the entry `newest` with its members replaced by these."""
         first = sorted(members.values(), key=lambda one: one.complete)
         waiting = [one.state for one in first if one.state != "done"]
         return replace(
@@ -109,15 +114,17 @@ class CutTable:
         )
 
     def part_of(self, log_id: str) -> CutTable | None:
-        """Return the table with the members of one log, under the names that they have there; the table itself if its
-        rows are of one log. `None` if it has no member of this one."""
+        """Return the table with only the members of one log, under the names that they have in that log.
+
+        Return the table itself if all of its rows are of one log, and `None` if it has no member of this log.
+        """
         if not any(one.log for one in self.members.values()):
             return self
         own = {str(table_at(one.source)): replace(one, log="") for one in self.members.values() if one.log == log_id}
         return CutTable.with_members(self, own) if own else None
 
     def to_json(self) -> dict[str, Any]:
-        """Return values that survive a round trip through JSON."""
+        """Return the fields as values that survive a round trip through JSON."""
         left = {"member"} if self.members else {"member", "members"}
         return {name: value for name, value in asdict(self).items() if name not in left}
 
@@ -179,13 +186,14 @@ class Cut:
         return Cut(part.cut, log_id, part.offset, part.position, part.commit_clock, tables, left_out)
 
     def part_with(self, table: str, log_id: str = "") -> Cut:
-        """Return the part of the log that has this table; of several such logs that with this id."""
+        """Return the part of the log that has this table; if several logs have it, the part of the one with id
+        `log_id`."""
         found = [known for known, part in self.logs.items() if table in part.tables]
         return self.part_of(log_id if log_id in found else next(iter(found), self.log_id)) or self
 
     def by_source(self) -> Cut:
-        """Return the same with an entry for each captured table, under its own name, in place of one for each table of
-        the warehouse."""
+        """Return the cut with an entry for each captured table, under its own name, in place of an entry for each table
+        of the warehouse."""
         if not any(table.members for table in self.tables.values()):
             return self
         tables: dict[str, CutTable] = {}
@@ -198,7 +206,8 @@ class Cut:
         return replace(self, tables=tables)
 
     def by_target(self, routes: Routes) -> Cut:
-        """Do the opposite of `by_source`. A table is excluded if the rows of one of its members are not at this cut."""
+        """Return the cut with an entry for each table of the warehouse: the inverse of `by_source`. A table is excluded
+        if one of its members is missing from this cut."""
         names = (*self.tables, *self.left_out)
         goes = {name: str(found.table) for name in names if (found := routes.find(name)) is not None}
         tables = {name: table for name, table in self.tables.items() if name not in goes}
@@ -231,7 +240,7 @@ class Cut:
         return html_table(columns, [*shown, *left_out], [f"cut {self.cut}, position {self.position or 'none'}"])
 
     def to_json(self) -> dict[str, Any]:
-        """Return values that survive a round trip through JSON."""
+        """Return the fields as values that survive a round trip through JSON."""
         logs = {log_id: {**asdict(part), "tables": list(part.tables)} for log_id, part in self.logs.items()}
         tables = {name: table.to_json() for name, table in self.tables.items()}
         return {**asdict(replace(self, tables={})), "tables": tables, "logs": logs}
@@ -244,8 +253,8 @@ class Cut:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], clock: int) -> Cut:
-        """Return the cut of a row of the table of cuts, whose maps and structs are dicts. `clock` is its
-        `commit_clock`."""
+        """Return the cut that a row of the table of cuts records. The row's maps and structs are dicts; `clock` is the
+        cut's `commit_clock`."""
         ids, states, left_out, tags, logs, commits = (row.get(name) or {} for name in LATER_COLUMNS)
         later = {"id": ids, "state": states, "tag": tags, "commit": commits}
         members = row.get(MEMBERS) or {}
@@ -278,8 +287,11 @@ EXPIRED_PROPERTY = "cdcflow.expired"
 
 
 def joined_tables(parts: Iterable[tuple[str, str, Cut]]) -> dict[str, CutTable]:
-    """Return the tables of the parts of several logs, each with its log's name and id. A table that has rows of several
-    logs has all their members, and is shown in its latest version, which has the rows of each log as of its part."""
+    """Return the tables of the parts of several logs as one mapping. `parts`: each log's name, its id and its part.
+
+    A table that has rows of several logs gets the members of all of them. It is shown in its latest version, which has
+    the rows of each log as of that log's part.
+    """
     found: dict[str, CutTable] = {}
     for log, log_id, part in parts:
         for name, table in part.tables.items():
@@ -298,7 +310,7 @@ def _is_of_several(table: CutTable) -> bool:
 
 
 def _alone(table: CutTable) -> CutTable:
-    """Return a table with members of one log, under the names that they have in that log."""
+    """Return a table whose members are all of one log, with the names that the members have in that log."""
     members = {str(table_at(one.source)): replace(one, log="") for one in table.members.values()}
     return replace(table, members=members)
 
@@ -325,8 +337,7 @@ def cut_expired(warehouse: object, cut: int, expired: int) -> HistoryLost:
 
 
 def newest_of_each(listed: Iterable[ListedCut]) -> list[ListedCut]:
-    """Return the cuts in the order of their numbers; of a cut that was published more than once only the latest
-    publication."""
+    """Return the cuts sorted by number, and for a cut that was published more than once only its latest publication."""
     found: dict[int, ListedCut] = {}
     for one in sorted(listed, key=lambda one: (one.cut, one.published)):
         found[one.cut] = one
@@ -340,7 +351,7 @@ def _parts(logs: Mapping[str, str]) -> dict[str, LogPart]:
 def _known_fields(
     of: type[Cut] | type[CutTable] | type[CutMember] | type[LogPart], found: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the fields that this version knows, without those that a newer cdcflow has added."""
+    """Return the fields of `found` that this version of cdcflow knows, without those that a newer one has added."""
     return {name: found[name] for name in (field.name for field in fields(of)) if name in found}
 
 

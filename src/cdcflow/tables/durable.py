@@ -41,11 +41,10 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_table(folder: Path, since: float) -> None:
-    """Make durable what was written in a table's folder, and the folder's existence. `since`, in seconds since 1970:
-    what was committed earlier need not be synced (0.0: sync everything).
+    """Make durable what was written in a table's folder, and the folder's existence.
 
-    A file that another writer removes during the sync either does not belong to the table, or was removed by
-    maintenance.
+    `since`, in seconds since 1970: files written before it need not be synced (0.0: sync everything). A file that
+    another writer removes during the sync either does not belong to the table, or was removed by maintenance.
     """
     least = since - WRITTEN_BEFORE_S
     for place, _, names in os.walk(folder):
@@ -63,7 +62,7 @@ def sync_table(folder: Path, since: float) -> None:
 
 
 def torn_error(table: str, version: int) -> HistoryLost:
-    """Return the error for a table version that misses files which were never durable."""
+    """Return the error for a table version that lacks files because they were never made durable."""
     return HistoryLost(
         f"version {version} of table {table} names files that are missing or end early, as a power cut leaves them",
         remedy="move the table's folder away, run `cdcflow backfill` for the table, then `cdcflow merge`",

@@ -1,4 +1,5 @@
-"""A folder of a warehouse, on this machine's disk or in an object store: what tables and their commits need of it.
+"""A folder of a warehouse, on this machine's disk or in an object store, with the operations that tables and their
+commits need.
 
     WarehouseFolder ──▶ DiskFolder      a folder of this machine: fsync, links, renames
                     └─▶ BucketFolder    a prefix of a bucket (`cdcflow.tables.bucket_folders`)
@@ -35,13 +36,16 @@ class FolderEntry:
 
 
 def _fetch_nothing(spans: Sequence[Span]) -> None:
-    """A disk needs no preparation."""
+    """Do nothing: a file on a disk need not be fetched before it is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class RandomAccess:
-    """A file opened for reading parts of it. `source`: a path or an open file, as pyarrow takes them. `fetch` requests
-    parts that are read next, several at a time; what was fetched before may be forgotten."""
+    """A file that is open for reading parts of it.
+
+    `source`: a path or an open file, as pyarrow takes them. `fetch` requests the parts that are read next, several at a
+    time; it may drop the parts of an earlier call.
+    """
 
     source: Any
     fetch: Callable[[Sequence[Span]], None] = _fetch_nothing
@@ -60,15 +64,15 @@ class WarehouseFolder(ABC):
     @property
     @abstractmethod
     def path(self) -> Path | None:
-        """Its path on this machine's disk; `None` in an object store."""
+        """The folder's path on this machine's disk; `None` in an object store."""
 
     @abstractmethod
     def folder(self, *names: str) -> WarehouseFolder:
-        """Return a folder inside of it."""
+        """Return a folder inside this one."""
 
     @abstractmethod
     def exists(self) -> bool:
-        """Return whether it exists; in an object store: whether it has a file."""
+        """Return whether the folder exists; in an object store, whether it has a file."""
 
     @abstractmethod
     def read(self, name: str) -> bytes:
@@ -88,12 +92,12 @@ class WarehouseFolder(ABC):
 
     @abstractmethod
     def names(self, after: str = "") -> list[str]:
-        """Return the names of the files in it that sort after a name, without those in folders inside of it; empty if
-        it does not exist."""
+        """Return the names of the folder's own files that sort after a name, without those in folders inside it; empty
+        if the folder does not exist."""
 
     @abstractmethod
     def entries(self) -> Iterator[FolderEntry]:
-        """Yield the files in it, including those in folders inside of it."""
+        """Yield the files in the folder and in the folders inside it."""
 
     @abstractmethod
     def modified_at(self, name: str) -> float:
@@ -101,8 +105,9 @@ class WarehouseFolder(ABC):
 
     @abstractmethod
     def create(self, name: str, content: bytes) -> None:
-        """Create a file, durably, only if none of this name exists. No other call may have the same content: it shows
-        whose file it is when an answer was lost.
+        """Create a file, durably, only if none of this name exists.
+
+        The content must be unique to this call: if the answer is lost, it shows which process created the file.
 
         Raises:
             FileExistsError: another process has created it.
@@ -110,36 +115,36 @@ class WarehouseFolder(ABC):
 
     @abstractmethod
     def replace(self, name: str, content: bytes) -> None:
-        """Write a small file; a reader sees either the previous one or this one, whole."""
+        """Write a small file atomically: a reader sees either the previous content or the new one, whole."""
 
     @abstractmethod
     def write(self, name: str, fill: Callable[[IO[bytes]], object]) -> int:
-        """Write a file with a name that no other has: `fill` writes its content. Its content is durable on return, its
-        name after `sync`. Return its bytes."""
+        """Write a file under a name that no other file has, and return its bytes. `fill` writes the content. The
+        content is durable on return, the name only after `sync`."""
 
     @abstractmethod
     def delete(self, names: Sequence[str]) -> None:
-        """Delete files; missing ones count as deleted."""
+        """Delete files. A file that does not exist counts as deleted."""
 
     @abstractmethod
     def sync(self) -> None:
-        """Make the names of its files durable."""
+        """Make the names of the folder's files durable."""
 
     @abstractmethod
     def is_safe(self) -> bool:
-        """Return whether two processes cannot both create a file of one name. In an object store this writes a file for
-        a moment."""
+        """Return whether the folder prevents two processes from both creating a file of one name. In an object store
+        the check writes a file and deletes it."""
 
     def close(self) -> None:  # noqa: B027  most have started nothing
-        """End what it has started; folders inside of it share that."""
+        """End what the folder has started, such as threads. The folders inside it share them."""
 
     def place_of(self, name: str) -> str:
-        """Return the path or URL of a file in it."""
+        """Return the path or URL of a file in the folder."""
         return f"{self.location}/{name}"
 
     @property
     def table_name(self) -> str:
-        """Its last two parts, which name a table in messages."""
+        """The last two parts of the folder's path, which name a table in messages."""
         return "/".join(self.location.split("/")[-2:])
 
     @staticmethod

@@ -51,8 +51,8 @@ class Metastore:
 class Unity:
     """A Unity Catalog in which Delta tables are registered, by the address of its server, without a slash at the end.
 
-    `catalog`: the catalog there that gets the schemas, whose names begin with `prefix`. `replace`: an entry whose
-    columns have changed is deleted and created.
+    `catalog`: the catalog of that server that gets the schemas; their names begin with `prefix`. `replace`: an entry
+    whose columns have changed is deleted and created again.
     """
 
     uri: str
@@ -103,12 +103,12 @@ class Warehouse:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a folder of this machine."""
+        """Whether the warehouse is a folder of this machine."""
         return isinstance(self.root, Path)
 
     @property
     def folder(self) -> Path:
-        """The folder.
+        """The warehouse's folder.
 
         Raises:
             ConfigurationError: the warehouse is not a folder of this machine.
@@ -123,17 +123,18 @@ class Warehouse:
 
     @property
     def place(self) -> StorePlace | None:
-        """What its URL names in an object store; `None` for a folder, and for URLs of other kinds."""
+        """The place in an object store that the warehouse's URL names; `None` for a folder, and for URLs of other
+        kinds."""
         return None if self.is_local else place_in_store(str(self.root))
 
     @property
     def bucket(self) -> str | None:
-        """The bucket of a URL in an S3-compatible store; `None` for other warehouses."""
+        """The bucket that the warehouse's URL names in an S3-compatible store; `None` for other warehouses."""
         place = self.place
         return place.bucket if place is not None and place.kind == "s3" else None
 
     def location_of(self, path: Sequence[str]) -> str:
-        """Return the full path or URL of something in it."""
+        """Return the full path or URL of something in the warehouse, given its path there."""
         if isinstance(self.root, Path):
             return str(self.root.resolve().joinpath(*path))
         return "/".join((self.root, *path))

@@ -43,8 +43,8 @@ NO_VALUES: Mapping[str, str] = {}
 
 
 class HandOver(Exception):
-    """This engine cannot do it correctly, or should not; the message says why. It has done nothing that would keep
-    another engine from continuing."""
+    """The error of an engine that cannot do something correctly, or should not. The message is the reason. The engine
+    has done nothing that would keep another engine from continuing."""
 
 
 FailureKind = Literal["damaged", "full", "refused", "long", "fault"]
@@ -98,7 +98,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A table in the kept cuts: its path, and the versions that they show, by the table's id."""
+    """A table that the kept cuts show: its path, and the versions that they show, by the table's id."""
 
     path: str
     ids: Mapping[str, frozenset[int]]
@@ -106,8 +106,8 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """`files` files were rewritten into `made` files. `has_more`: more remain to be compacted. `in_order`: their rows
-    were sorted."""
+    """The result of a compaction: `files` files were rewritten into `made` files. `has_more`: more remain to be
+    compacted. `in_order`: the rewritten rows were sorted."""
 
     files: int = 0
     made: int = 0
@@ -150,10 +150,10 @@ class SqlSession(Protocol):
         """Create a view of a query and return its name."""
 
     def keep(self, what: str, sql: str) -> str:
-        """Do the same, but compute the result at once and store it."""
+        """Create a view of a query whose result is computed at once and stored, and return its name."""
 
     def hold(self, view: str) -> None:
-        """Compute a view that is read several times only once, on first read."""
+        """Store the rows of a view on first read, because it is read several times."""
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Return the result of a query that has few rows."""
@@ -174,29 +174,29 @@ class CurrentTable(ABC):
     @property
     @abstractmethod
     def session(self) -> SqlSession:
-        """The session in which its changes are computed."""
+        """The session in which changes of the table are computed."""
 
     @abstractmethod
     def snapshot(self) -> TableSnapshot | None:
-        """Return its latest version; `None` if the table does not exist."""
+        """Return the latest version of the table; `None` if the table does not exist."""
 
     def own_snapshot(self) -> TableSnapshot | None:
-        """Return the version that the latest change through this object made, which another process may have changed
-        since; without such a change, as `snapshot`."""
+        """Return the version that the latest change through this object made; if there was no such change, the same as
+        `snapshot`. Another process may have changed the table since."""
         return self.snapshot()
 
     @abstractmethod
     def newest_commit(self) -> Mapping[str, Any] | None:
-        """Return the metadata of the latest commit; `None` if cdcflow did not make it, or if that cannot be determined
-        quickly."""
+        """Return the metadata of the table's latest commit; `None` if cdcflow did not make that commit, or if this
+        cannot be determined quickly."""
 
     @abstractmethod
     def transactions_of(self, version: int) -> Mapping[str, int]:
-        """Return what `Snapshot.transactions` was at an older version; empty if that is no longer known."""
+        """Return the value of `TableSnapshot.transactions` at an older version; empty if it is no longer known."""
 
     @abstractmethod
     def commit_of(self, version: int) -> str:
-        """Return what `Snapshot.commit` is for a version; "" if that is not, or no longer, known."""
+        """Return the value of `TableSnapshot.commit` at a version; "" if it is not known, or no longer."""
 
     @abstractmethod
     def drop_torn(self, published: int | None = None) -> None:
@@ -230,29 +230,30 @@ class CurrentTable(ABC):
         *,
         wide: bool = False,
     ) -> None:
-        """Create it (see `statement.create`). `wide`: so that as many readers as possible can open it."""
+        """Create the table (see `statement.create`). `wide`: choose features so that as many readers as possible can
+        open it."""
 
     @abstractmethod
     def begin(self, begun: int, metadata: Mapping[str, Any]) -> None:
-        """For a table that was created and has no rows yet: record the offset at which folding starts now."""
+        """Record, for a table that was created and has no rows yet, the offset at which folding now starts."""
 
     @abstractmethod
     def follow(self, act: Act, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
-        """Apply one act of an evolution."""
+        """Apply one step of an evolution."""
 
     @abstractmethod
     def arrange(self, layout: FileLayout, recorded: str, metadata: Mapping[str, Any]) -> None:
-        """Give it another layout of its files: for new files, while the existing ones stay. `recorded`: the value of
-        the property that records it."""
+        """Give the table a different layout for new files; existing files keep theirs. `recorded`: the value of the
+        table property that records the layout."""
 
     @abstractmethod
     def standing(self, layout: reduce.ColumnLayout, changes: str, *, whole: bool = False) -> str:
-        """Return a name in SQL for the rows that the table has: at least those whose keys are in the view `changes`, or
+        """Return a name in SQL for existing rows of the table: at least those whose keys are in the view `changes`, or
         with `whole` all of them."""
 
     @abstractmethod
     def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
-        """Merge a range of changes into it."""
+        """Merge a range of changes into the table."""
 
     @abstractmethod
     def check_rows(
@@ -264,11 +265,11 @@ class CurrentTable(ABC):
         result: ContractResult,
         metadata: Mapping[str, Any],
     ) -> None:
-        """Have `fold` check the rows that it writes against a contract before its commit. `quarantine` opens the table
-        for rows that are kept out; `result` gets what was found.
+        """Make `fold` check the rows that it writes against a contract before its commit. `quarantine` opens the table
+        for rows that are kept out; `result` is filled with what the check found.
 
         Raises:
-            ContractBroken: a package is missing without which no row is checked.
+            ContractBroken: the package that checks rows is not installed.
         """
 
     @abstractmethod
@@ -283,14 +284,15 @@ class CurrentTable(ABC):
         only: Mapping[str, str] = NO_VALUES,
     ) -> None:
         """Remove the rows older than an offset. If the mode marks rows as deleted, in columns `ended`
-        (`ModeRules.ending_columns`), end them instead. `only`: those with these values in these columns."""
+        (`ModeRules.ending_columns`), mark these instead. `only`: restricts this to rows with these values in these
+        columns."""
 
     @abstractmethod
     def rows_that_miss(
         self, ended: Sequence[str] = (), left: Collection[str] = (), only: Mapping[str, str] = NO_VALUES
     ) -> int:
-        """Return how many rows lack columns other than `left`, not counting rows marked as deleted. `only`: as of
-        `sweep`."""
+        """Return how many rows lack the value of a column that is not in `left`, not counting rows marked as deleted.
+        `only`: as in `sweep`."""
 
     @abstractmethod
     def compact(self, order: Sequence[SortColumn] = ()) -> Compacted:
@@ -299,25 +301,30 @@ class CurrentTable(ABC):
         Raises HandOver if this engine does not compact."""
 
     def rewrite_portion(self, order: Sequence[SortColumn] = ()) -> Any:  # Any: only the same engine reads it
-        """Read and write what `compact` would, for one portion, without a commit: merges may run at the same time.
-        `None`: nothing is to be compacted. HandOver: this engine does not compact in two steps."""
+        """Do the reading and writing of `compact` for one portion, without a commit, and return what `finish_portion`
+        needs; `None` if nothing is to be compacted. Merges may run at the same time.
+
+        Raises:
+            HandOver: this engine does not compact in two steps.
+        """
         raise HandOver("this engine compacts in one step")
 
     def finish_portion(self, done: Any) -> Compacted | None:
-        """Commit a rewritten portion. `None`: the table no longer has what was rewritten, and nothing was done."""
+        """Commit a rewritten portion. Return `None`, without a commit, if files that were rewritten are no longer in
+        the table."""
         raise HandOver("this engine compacts in one step")
 
     def look_around(self, kept: Kept) -> None:  # noqa: B027  most have nothing to list
-        """List the files among which a later `let_go` chooses; merges may run in between."""
+        """List the files among which a later `let_go` chooses. Merges may run between the two calls."""
 
     @abstractmethod
     def let_go(self, kept: Kept) -> str:
-        """Remove what is neither needed by a kept cut nor younger than `kept.since`. Return what was done ("" if there
-        was nothing to do). Raises HandOver if this engine does not do this."""
+        """Remove everything that no kept cut needs and that is older than `kept.since`. Return a description of what
+        was removed ("" if nothing was). Raises HandOver if this engine does not do this."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release its session."""
+        """Release the table's session."""
 
 
 class Cuts(Protocol):
@@ -327,7 +334,7 @@ class Cuts(Protocol):
         """See `CurrentTable.drop_torn`."""
 
     def newest(self) -> Cut | None:
-        """Return the latest; `None` if there is no cut."""
+        """Return the latest published cut; `None` if there is none."""
 
     def cut_by_number(self, cut: int) -> Cut | None:
         """Return the cut with that number; `None` if it was not published, or is no longer kept."""
@@ -342,11 +349,11 @@ class Cuts(Protocol):
         """Return every table that a kept cut shows, keyed by name."""
 
     def tidy(self, oldest: int) -> None:
-        """Expire the cuts before `oldest`, if there are any, and merge the table's small files."""
+        """Expire the cuts before `oldest`, if there are any, and merge the small files of the table of cuts."""
 
     def publish(self, cut: Cut) -> None:
-        """Append a cut. A cut that is published again (a backfill turned out to be done) replaces its earlier row for
-        readers.
+        """Append a cut. A cut may be published again, for example because a backfill turned out to be done; for
+        readers, the new row replaces the earlier one.
 
         Raises:
             SinkUnavailable: another merge has published a cut since `newest` was called.
@@ -354,20 +361,21 @@ class Cuts(Protocol):
 
 
 class Later(Protocol):
-    """Work that commits leave, and that a thread may do while others commit. If it is never done, nothing is lost."""
+    """Work that commits leave for later, which a thread may do while others commit. If it is never done, nothing is
+    lost."""
 
     @property
     def is_due(self) -> bool:
-        """Whether there is some."""
+        """Whether any work is waiting."""
 
     def do_next(self) -> None:
-        """Do one piece of it, the one that has waited longest."""
+        """Do the piece of work that has waited longest."""
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedVersion:
-    """A version of a derived table. `units`: how many units of its rows were computed again; `None`: all of them, and
-    `why`, if that had another reason than that the table was new."""
+    """A version of a derived table. `units`: how many units of its rows were computed again. `None`: all of them were;
+    `why` is then the reason, or "" if the table was new."""
 
     id: str
     version: int
@@ -396,23 +404,23 @@ class Deriver(Protocol):
         shown: CutTable | None,
         cut: int,
     ) -> DerivedVersion:
-        """Bring a derived table to what its query gives for these versions of its inputs. `known`: the versions of the
-        inputs in the published cut that shows the version `shown` of the table.
+        """Bring a derived table to the result of its query for these versions of its inputs. `shown`: the version of
+        the table that the published cut shows; `known`: the versions of the inputs in that cut.
 
         Raises:
-            CannotFollow: it cannot be computed from these rows, or not be stored.
+            CannotFollow: the table cannot be computed from these rows, or cannot be stored.
         """
 
     def explain(self, query: DerivedQuery, inputs: Mapping[str, CutTable]) -> str:
-        """Return how changes of these inputs reach the table, in words."""
+        """Return a description of how changes of these inputs reach the derived table."""
 
     def differences(self, query: DerivedQuery, inputs: Mapping[str, CutTable], shown: CutTable) -> tuple[int, int]:
-        """Return how many rows a version of the table lacks, and how many it has that its query does not give for
-        these versions of its inputs."""
+        """Return how many rows a version of the table lacks, and how many extra ones it has, compared with the result
+        of its query for these versions of its inputs."""
 
 
 class Engine(Protocol):
-    """Something that merges into the tables of one warehouse, all of which have one format."""
+    """The interface of an engine that merges into the tables of one warehouse, all of which have one format."""
 
     name: str
     reads_in_place: bool
@@ -424,13 +432,15 @@ class Engine(Protocol):
 
     @property
     def rules(self) -> Format:
-        """The tables' format."""
+        """The format of the warehouse's tables."""
 
     def lease(self) -> AbstractContextManager[None]:
-        """Held for as long as one merge works in the warehouse. SinkUnavailable: another merge holds it."""
+        """Return the lock that a merge holds while it works in the warehouse. Entering it raises SinkUnavailable if
+        another merge holds it."""
 
     def upkeep_lease(self) -> AbstractContextManager[None]:
-        """Held during a maintenance step for which a merge has to wait. SinkUnavailable: a merge is running."""
+        """Return the lock that is held during a maintenance step for which merges have to wait. Entering it raises
+        SinkUnavailable if a merge is running."""
 
     def readable_files(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         """Return the files at paths where this engine can read them, for as long as the folder `room` exists.
@@ -440,20 +450,20 @@ class Engine(Protocol):
         """
 
     def defer_checkpoints(self) -> Later | None:
-        """Leave the checkpoints of tables' logs as later work from now on; `None` if commits of this engine write
-        none, or write them without delay to others."""
+        """From now on, leave the writing of checkpoints of tables' logs as later work, and return that work. `None` if
+        commits of this engine write no checkpoints, or give them to other threads at once."""
 
     def cuts(self) -> Cuts: ...
 
     def deriver(self) -> Deriver:
-        """Return what computes derived tables.
+        """Return the object that computes derived tables.
 
         Raises:
             CannotFollow: this engine cannot compute any in this warehouse.
         """
 
     def table(self, path: Sequence[str]) -> CurrentTable:
-        """The table at a path (schema, name)."""
+        """Return the table at a path (schema, name)."""
 
     def declines(
         self, before: TableSnapshot | None, files: Sequence[InputFile], mode: ModeRules = CURRENT
@@ -464,11 +474,11 @@ class Engine(Protocol):
         """Return the text of one of cdcflow's small files in the warehouse; `None` if it does not exist."""
 
     def write_text(self, path: Sequence[str], text: str) -> None:
-        """Write such a file atomically: a reader sees either the old or the new one, whole."""
+        """Write one of cdcflow's small files atomically: a reader sees either the old or the new content, whole."""
 
     def is_conflict(self, error: BaseException) -> bool:
-        """Return whether a commit failed because another process committed to the table at the same time. Nothing of it
-        was done, and it can be tried again."""
+        """Return whether a commit failed because another process committed to the table at the same time. Nothing of
+        the failed commit was applied, and it can be tried again."""
 
     def failure(self, error: Exception) -> Failure | None:
         """Return what an error that ended the merge of one table means; `None` if the engine itself cannot continue."""

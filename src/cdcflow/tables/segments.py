@@ -27,7 +27,7 @@ FETCHED_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One Parquet file with rows of one shape of a table. Rows up to offset `after` are not in the range."""
+    """One Parquet file with rows of one shape of a table. Only its rows after offset `after` are in the range."""
 
     path: str
     shape: Table
@@ -41,7 +41,8 @@ class InputFile:
 
 
 class SegmentGone(SinkUnavailable):
-    """A segment was compacted or expired between listing and reading it. Next: read the log again."""
+    """The error for a segment that was compacted or expired between listing and reading it. The log can be
+    read again."""
 
     section = "busy"
 
@@ -141,7 +142,7 @@ _NO_SHAPE = Table(TableId("", ""), 0, (), ())
 
 
 class OlderNeeded(Exception):
-    """The requested data may be in segments before the listed ones."""
+    """The error when the requested data may be in segments before the listed ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +164,8 @@ class Range:
         return self.segments[-1].last_checkpoint()
 
     def tables(self, before: Cut | None = None) -> dict[str, TableId]:
-        """Return every table with rows in the log, and those in `before`, the latest published cut by source: it shows,
-        or lists in `left_out`, all tables that had rows up to it."""
+        """Return every table with rows in the log, and every table that `before` shows or lists in `left_out`. `before`
+        is the latest published cut by source; together, these are all tables that ever had rows."""
         found: dict[str, TableId] = {}
         segments = self.segments
         if before is not None and before.left_out.keys() <= before.tables.keys():
@@ -179,8 +180,9 @@ class Range:
         return _tables_in(self.segments.behind(offset))
 
     def transactions(self, files: Sequence[InputFile], offsets: Collection[int] = ()) -> list[InputFile]:
-        """Return the files with the transactions of these files' segments, and of the segments that contain the
-        offsets. A segment that has expired is skipped. For an offset after the last one, the last segment is used."""
+        """Return the files that list the transactions of the segments of these files, and of the segments that contain
+        these offsets. A segment that has expired is skipped. For an offset after the last one, the last segment is
+        used."""
         found = {f.segment.first_offset: f.segment for f in files}
         for offset in offsets:
             if self.older and self.segments and offset < self.segments[0].first_offset:
@@ -198,7 +200,7 @@ class Range:
         return listed
 
     def _from(self, after_cut: int) -> int:
-        """Return the index of the first segment with a cut after this one. Manifests are read from the latest
+        """Return the index of the first segment with a cut after this one. Manifests are read from the last segment
         backwards."""
         number = len(self.segments)
         while number and self.segments[number - 1].last_cut > after_cut:
@@ -211,7 +213,7 @@ class Range:
         """Return the files with rows of `table` after cut `after_cut`, starting at offset `since`, sorted by offset.
 
         Raises:
-            InvariantViolated: no segment ended at the cut, so no merge by cdcflow can have stopped there.
+            InvariantViolated: no segment ended at that cut, so no merge by cdcflow can have stopped there.
         """
         found: list[InputFile] = []
         for segment in self.segments[self._from(after_cut) :]:
@@ -232,8 +234,8 @@ class Range:
         return sorted(found, key=lambda f: f.file.first_offset)
 
     def steps(self, after_cut: int) -> Iterator[Range]:
-        """Yield the log up to one cut after another, the latest at last, so that each step adds not much more data from
-        the store than may be fetched to the local disk at a time. A log without a store is one step."""
+        """Yield prefixes of the log, each longer than the one before and the last one whole. Each adds little more data
+        from the store than may be on the local disk at a time. A log without a store is one step."""
         store = self.layout.store
         total = 0
         first = self._from(after_cut) if store is not None else len(self.segments)
@@ -252,7 +254,7 @@ class Range:
         return self._check_older(first.first_offset == 1 or first.first_cut <= after_cut + 1)
 
     def has(self, offset: int) -> bool:
-        """Return whether the log still has everything starting at an offset. Offset 0: from the very beginning."""
+        """Return whether the log still has everything from an offset onward. Offset 0: everything since it began."""
         first = self.segments[0].first_offset
         return self._check_older(first == 1 or offset >= first)
 
@@ -263,11 +265,12 @@ class Range:
 
     @property
     def beginning(self) -> int:
-        """The first offset of the log; 0 if it still has everything from the very beginning."""
+        """The first offset that the log still has; 0 if nothing has expired."""
         return 0 if self.reaches(0) else self.segments[0].first_offset
 
     def changes_lost(self, table: TableId, after_cut: int) -> HistoryLost:
-        """Return the error for a table that holds every change when the log no longer reaches back to its cut."""
+        """Return the error for a table that keeps every change, when the log no longer reaches back to the
+        table's cut."""
         first = self.segments[0]
         return HistoryLost(
             f"merging {table} from cut {after_cut}: the log {self.layout.name} begins at cut {first.first_cut}"
@@ -277,7 +280,7 @@ class Range:
         )
 
     def history_lost(self, table: TableId, after_cut: int) -> HistoryLost:
-        """Return the error for a table when the log no longer reaches back to its cut."""
+        """Return the error for a table when the log no longer reaches back to the table's cut."""
         first = self.segments[0]
         return HistoryLost(
             f"merging {table} from cut {after_cut}: the log {self.layout.name} begins at cut {first.first_cut}"
@@ -298,8 +301,8 @@ def _tables_in(segments: Manifests) -> dict[str, TableId]:
 
 
 def sealed_range(location: LogLocation, behind: int = 0, *, recent: bool = False) -> Range:
-    """Return the sealed segments of a log; the manifests of segments with rows after offset `behind` are read at once.
-    `recent`: list at least these, and others only if that costs nothing.
+    """Return the sealed segments of a log. The manifests of segments with rows after offset `behind` are read at once.
+    `recent`: list at least those segments; list older ones only if that costs nothing.
 
     Raises:
         ConfigurationError: there is no log, or a newer cdcflow wrote it.
@@ -321,11 +324,12 @@ def sealed_range(location: LogLocation, behind: int = 0, *, recent: bool = False
 
 
 def backfills(log: Range, newest: Checkpoint | None = None) -> Mapping[str, Mapping[str, Any]]:
-    """Return the backfill's `state`, `generation` and `since` per table name, as of the latest sealed row.
+    """Return the `state`, `generation` and `since` of each table's backfill as of the latest sealed row, keyed by table
+    name.
 
-    A later cut than the last sealed one may record that a backfill is done, with no row between the two: on a quiet
-    source no segment may be sealed for hours. A fact about rows that are sealed can be taken from that cut. `newest` is
-    that latest checkpoint, for a log whose folder does not have it.
+    A cut after the last sealed one may record that a backfill is done although no row was added between the two: on a
+    quiet source no segment may be sealed for hours. Such a cut is used if it has no row that is not sealed. `newest` is
+    the latest checkpoint, for a log whose folder does not have it.
     """
     checkpoint = log.checkpoint
     if newest is None and log.layout.journal_offsets():
@@ -348,8 +352,8 @@ def _tables_of(checkpoint: Checkpoint) -> dict[str, Mapping[str, Any]]:
 def _newly_attached(
     before: Mapping[str, Mapping[str, Any]], newest: Mapping[str, Mapping[str, Any]], next_offset: int
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the tables with a base that their latest sealed row does not know of yet, in the state in which they got
-    it: anything known since then is about later rows."""
+    """Yield the tables that got a base after the latest sealed row was written, with the state in which they got it.
+    Later progress is about later rows and is not included."""
     for name, entry in newest.items():
         gap = entry.get("gap") or {}
         known = (before.get(name) or {}).get("gap") or {}
@@ -359,8 +363,8 @@ def _newly_attached(
 
 
 def without_rows(found: Mapping[str, Mapping[str, Any]]) -> dict[TableId, Table]:
-    """Return the captured tables among these backfills' tables (see `backfills`) that no row was read of, with their
-    shapes."""
+    """Return the captured tables without a row that was read, with their shapes. `found`: the backfills (see
+    `backfills`)."""
     shapes = [
         table_from_text(entry["shape"])
         for entry in found.values()
@@ -370,8 +374,8 @@ def without_rows(found: Mapping[str, Mapping[str, Any]]) -> dict[TableId, Table]
 
 
 def present(layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
-    """Return these files on the local disk, for as long as `room` exists: they are fetched from the log's store into
-    it, and their contents are verified against the manifests."""
+    """Return these files on the local disk, for as long as the folder `room` exists. They are fetched from the log's
+    store into it, and their contents are verified against the manifests."""
     if layout.store is None:
         return list(files)
     with ThreadPoolExecutor(FETCHED_AT_ONCE) as pool:
@@ -415,7 +419,7 @@ def _nowhere(store: Store, layout: Layout, file: InputFile) -> HistoryLost:
 
 
 def local_copies(layout: Layout, files: Sequence[InputFile]) -> list[InputFile]:
-    """Return these files on the local disk; those of the log's store are kept in the local cache, which evicts files
+    """Return these files on the local disk. Files of the log's store are kept in the local cache, which evicts files
     when it has no room for others.
 
     Raises:
@@ -435,7 +439,8 @@ def _local_copy(store: Store, layout: Layout, file: InputFile) -> InputFile:
 
 
 def in_place(layout: Layout, file: InputFile) -> InputFile:
-    """Return the file in place: the local file, or the object in the log's store, under a URL that Hadoop knows."""
+    """Return the file where it is stored, without fetching it: the local file, or the object in the log's store under a
+    URL that Hadoop knows."""
     if layout.store is None or layout.is_here(file.segment, file.file):
         return file
     segment = segment_name((file.segment.first_offset, file.segment.last_offset))
@@ -457,8 +462,8 @@ def visible(file: InputFile, room: Path) -> InputFile:
 
 
 def shapes_of(files: Iterable[InputFile]) -> list[Table]:
-    """Return the shapes in these files, each once, the one that was in force last at the end (a shape may return after
-    another: see `spans`)."""
+    """Return the shapes in these files, each once, sorted by when they were last in force. A shape may return after a
+    different one (see `spans`)."""
     last: dict[Table, int] = {}
     for file in files:
         last[file.shape] = max(last.get(file.shape, 0), file.file.last_offset)

@@ -1,1 +1,1 @@
-"""What a derived table is: which queries it may have, and which of its rows a change of an input concerns. Pure."""
+"""Derived tables: which queries they may have, and which of their rows a change of an input concerns. Pure."""

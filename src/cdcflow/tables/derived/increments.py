@@ -1,4 +1,4 @@
-"""The rows of a derived table from their last values and the changed rows alone, where that is exact.
+"""Compute the rows of a derived table from their last values and the changed rows alone, where that is exact.
 
 For a query of groups whose aggregates are counts, sums of whole numbers and decimals, least and greatest values:
 
@@ -7,17 +7,17 @@ For a query of groups whose aggregates are counts, sums of whole numbers and dec
 
 Why it is exact. An inner join is linear in each of its tables: with the tables A, B, … before and A', B', … after,
 A'⋈B' - A⋈B = (A'-A)⋈B + A'⋈(B'-B). So for each changed table its changed rows are joined with the others, those to its
-left after the changes, those to its right before them: the present rows, minus new ones, plus old ones. A LEFT
-JOIN is linear in its left side, as long as its right table has not changed. Weights of joined rows are products.
+left after the changes, those to its right before them: the present rows, minus new ones, plus old ones. A LEFT JOIN is
+linear in its left side, as long as its right table has not changed. Weights of joined rows are products.
 
-What is not known is computed from all rows of the unit, as for any other query:
+A value that this does not determine is computed from all rows of the unit, as for any other query:
 
 - A group may have lost its last row, and the table has no `count(*)`. If another count or sum is then not zero, it has
   rows.
 - A sum may have lost its last value, and become NULL. If it is not zero, it has values; a count of them decides, too.
 - A least value was removed, or one as small.
 
-Sums of floating-point numbers depend on the order of the rows, and are not continued.
+Sums of floating-point numbers depend on the order of the rows, so they are not computed in this way.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def weight_column(joined: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Increments:
-    """A query whose results can be continued. `names`: the columns of its result, one per item."""
+    """A query whose results can be computed from the previous ones. `names`: the columns of its result, one per
+    item."""
 
     lineage: Lineage
     items: tuple[ResultItem, ...]
@@ -81,8 +82,8 @@ class Increments:
         return [(n, item) for n, item in enumerate(self.items) if item.function]
 
     def changed_sql(self, views: Mapping[int, str], weighted: Sequence[int]) -> str:
-        """Return the query for joined rows with their weights. `views`: the joined tables, by number; `weighted`: those
-        of them that have a column of weights."""
+        """Return the query for joined rows with their weights. `views`: the joined tables, by number; `weighted`: the
+        numbers of those that have a column of weights."""
         lineage = self.lineage
         listed = [f"({item.sql}) AS {_group(n)}" for n, item in enumerate(self.items) if not item.function]
         for n, item in self.aggregates:
@@ -110,25 +111,26 @@ class Increments:
         return f"SELECT {', '.join(listed)} FROM ({union}) GROUP BY {', '.join(_group(n) for n in self.groups)}"  # noqa: S608  cdcflow's own
 
     def columns_of_changes(self) -> list[tuple[str, int]]:
-        """Return the columns of `changes_sql` that have the types of columns of the result, with the items."""
+        """Return those columns of `changes_sql` that must have the type of a column of the result, each with the number
+        of that item."""
         found = [(_group(n), n) for n in self.groups]
         found += [(_change(n), n) for n, _ in self.aggregates]
         return found + [(_removed_value(n), n) for n, item in self.aggregates if item.function in ("min", "max")]
 
     def units_sql(self, changes: str) -> str:
-        """Return the query for the units of changed groups."""
+        """Return the query for the units of the groups that change."""
         places = [self._item_named(name) for name in self.lineage.units]
         listed = ", ".join(f"{_group(n)} AS {unit_column(number)}" for number, n in enumerate(places))
         return f"SELECT DISTINCT {listed} FROM {changes}"  # noqa: S608  cdcflow's own
 
     def unclear_sql(self, rows: str) -> str:
-        """Return the query for the units of rows of `rows_sql` whose values are unknown."""
+        """Return the query for the units of those rows of `rows_sql` that have unknown values."""
         listed = ", ".join(f"{quote(name)} AS {unit_column(number)}" for number, name in enumerate(self._unit_names()))
         return f"SELECT DISTINCT {listed} FROM {rows} WHERE {UNCLEAR}"  # noqa: S608  quoted
 
     def rows_sql(self, changes: str, present: str) -> str:
-        """Return the query for the rows of the units that `present` has rows of: continued, or unchanged; `UNCLEAR`
-        is true where a value is unknown."""
+        """Return the query for the rows of all units of `present`, with the changes added. `UNCLEAR` is true in a row
+        with an unknown value."""
         same = " AND ".join(f"p.{quote(self.names[n])} IS NOT DISTINCT FROM d.{_group(n)}" for n in self.groups)
         listed = [
             f"{self._value(n)} AS {quote(self.names[n])}"
@@ -148,7 +150,7 @@ class Increments:
         )
 
     def without_sql(self, rows: str, unclear: str) -> str:
-        """Return the query for rows of `rows_sql` whose unit is not among the unclear ones."""
+        """Return the query for the rows of `rows_sql` whose unit is not among the unclear ones."""
         same = " AND ".join(
             f"r.{quote(name)} IS NOT DISTINCT FROM u.{unit_column(number)}"
             for number, name in enumerate(self._unit_names())
@@ -159,7 +161,7 @@ class Increments:
     # ── the values of a group; p: its present row, perhaps none; d: its changes ─────────────────────────────────────
 
     def _value(self, item: int) -> str:
-        """Return a value, if it is known."""
+        """Return SQL for the new value of an item, provided that it is known."""
         present, change = f"p.{quote(self.names[item])}", f"d.{_change(item)}"
         match self.items[item].function:
             case "count":
@@ -175,7 +177,8 @@ class Increments:
                 return f"{'least' if function == 'min' else 'greatest'}({present}, {change})"
 
     def _is_unclear(self, item: int) -> str:
-        """Return the condition that a value is unknown, in a group that has rows; "" if it is always known."""
+        """Return the SQL condition that the new value of an item is unknown, in a group that has rows; "" if it is
+        always known."""
         present = f"p.{quote(self.names[item])}"
         match self.items[item].function:
             case "count":
@@ -190,7 +193,7 @@ class Increments:
                 return f"({removed} IS NOT NULL AND coalesce({removed} {compared} {self._value(item)}, true))"
 
     def _exists(self) -> str:
-        """Return the condition that a group has rows, if that is known."""
+        """Return the SQL condition that a group has rows, provided that this is known."""
         if (rows := self._count_of_rows()) is not None:
             return f"({self._value(rows)} > 0)"
         return f"(p.{PLACE} IS NOT NULL OR d.{_ROWS} > 0)"
@@ -213,7 +216,7 @@ class Increments:
         return next(found, None)
 
     def _count_of_values(self, item: int) -> int | None:
-        """Return the item that counts the values of a sum."""
+        """Return the number of the item that counts the values of a sum; `None` if the result has no such item."""
         own = self.items[item]
         return next((n for n, i in self.aggregates if i == ResultItem(own.sql, "count", own.condition)), None)
 
@@ -225,10 +228,10 @@ class Increments:
 
 
 def increments_of(lineage: Lineage, names: Sequence[str]) -> Increments:
-    """Return how a query's results are continued. `names`: the columns of its result.
+    """Return how a query's results are computed from the previous ones. `names`: the columns of its result.
 
     Raises:
-        NotCovered: they are not.
+        NotCovered: they cannot be computed in this way.
     """
     if isinstance(lineage.results, str):
         raise NotCovered(lineage.results)
@@ -236,6 +239,6 @@ def increments_of(lineage: Lineage, names: Sequence[str]) -> Increments:
 
 
 def _difference(aggregate: str, condition: str) -> str:
-    """Return how much an aggregate over weighted rows changes."""
+    """Return SQL for the amount by which weighted rows change an aggregate."""
     added, removed = (f"coalesce({aggregate} FILTER (WHERE {_WEIGHT} {sign} 0{condition}), 0)" for sign in "><")
     return f"({added} - {removed})"

@@ -1,4 +1,4 @@
-"""Which rows of a derived table a change of an input concerns.
+"""Find which rows of a derived table a change of an input concerns.
 
 A row of the result belongs to a unit: the values of those columns of the key that the query takes from single joined
 rows (expressions of GROUP BY, or of the SELECT list without one), and by which each window is partitioned. The rows of
@@ -10,10 +10,10 @@ Why no unit is missed. The columns of a unit belong to tables that are joined wi
 joins); call a combination of rows of these p. If the joined rows with p differ before and after, then either a row in p
 changed, and p is found by joining the changed rows with what the other tables have or had; or p is the same, and the
 first LEFT JOIN that differs found a changed row for it, which that join's condition finds again. Each table is
-therefore joined as a whole: its rows now, and those of its changed rows that it had before. Conditions may be
-omitted, which finds more units, not fewer.
+therefore joined as a whole: its rows now, and those of its changed rows that it had before. Conditions may be omitted,
+which finds more units, not fewer.
 
-What this does not cover raises `NotCovered`, and the table is computed as a whole.
+A query that this does not cover raises `NotCovered`, and the table is computed as a whole.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _LINKED = (*_WHOLE, "string", "date32[day]", "timestamp[us]", "timestamp[us, tz=
 
 
 class NotCovered(Exception):
-    """Which rows a change concerns cannot be computed from this query; the text is the reason."""
+    """The error for a query from which the rows that a change concerns cannot be computed; the text is the reason."""
 
 
 def unit_column(number: int) -> str:
@@ -76,8 +76,9 @@ class JoinedTable:
 
 @dataclass(frozen=True, slots=True)
 class InputRead:
-    """Read rows of a joined table: those whose `column` has one of the values of `of_column` of the joined table `of`,
-    which was read before; with `of` None, of the unit's column with this number. Without `column` all rows."""
+    """A read of rows of a joined table: those whose `column` has one of the values of `of_column` in the joined table
+    `of`, which was read before. With `of` `None`, these are the values of the unit's column with this number. Without
+    `column`, all rows are read."""
 
     joined: int
     column: str = ""
@@ -88,8 +89,8 @@ class InputRead:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How the units that changed rows of a joined table concern are computed: `units` are expressions over `joined`
-    rows of the tables in `reads`, and of the changed rows, `start`."""
+    """The computation of the units that changed rows of a joined table concern: `units` are expressions over `joined`
+    rows of the tables in `reads` and of the changed rows, whose table is `start`."""
 
     start: int
     units: tuple[str, ...]
@@ -100,8 +101,8 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class ResultItem:
-    """A column of the result of a query with groups. `sql`: the expression of GROUP BY that it is; with `function`, the
-    argument of that aggregate ("" for `count(*)`), over the rows that fulfil `condition`."""
+    """A column of the result of a query with groups. Without `function`, `sql` is an expression of GROUP BY. With
+    `function`, `sql` is the argument of that aggregate ("" for `count(*)`), over the rows that fulfil `condition`."""
 
     sql: str
     function: str = ""
@@ -112,8 +113,8 @@ class ResultItem:
 class Lineage:
     """A query whose units are known. `units`: their columns in the result; `unit_sql`: their expressions over the
     joined rows. `reads`: how the joined rows of units are read; `reads_from`: by joined table, how the rows are read
-    that its changed rows are joined with. `results`: the columns of the result, or why they are more than groups and
-    aggregates of them that can be added to."""
+    that are joined with its changed rows. `results`: the columns of the result; or, if they are not only groups and
+    aggregates that can be added to, the reason."""
 
     joined: tuple[JoinedTable, ...]
     units: tuple[str, ...]
@@ -133,7 +134,7 @@ class Lineage:
         return self.rest.startswith(" GROUP BY")
 
     def needed_columns(self, number: int) -> list[str]:
-        """Return the columns of a joined table that the query uses, as the table names them; at least one."""
+        """Return the columns of a joined table that the query uses, under the table's names for them; at least one."""
         joined = self.joined[number]
         same = {one.number for one in self.joined if one.table == joined.table}
         found = [name for lower, (name, _) in joined.columns.items() if any((n, lower) in self.used for n in same)]
@@ -155,7 +156,7 @@ class Lineage:
         return f"SELECT DISTINCT {listed} FROM {self._from(reach.joins, views)}{f' WHERE {where}' if where else ''}"  # noqa: S608  rendered from a checked tree
 
     def from_sql(self, views: Any) -> str:
-        """Return FROM's tables and joins. `views`: the joined tables, by number."""
+        """Return the FROM clause: tables and joins. `views`: the joined tables, by number."""
         return self._from(self.joins, views)
 
     def _from(self, joins: Iterable[tuple[int, str]], views: Any) -> str:
@@ -169,17 +170,17 @@ class Lineage:
 def lineage_of(
     query: Node, key: Sequence[str], inputs: Callable[[str, str], tuple[str, Mapping[str, str]]], render: Render
 ) -> Lineage:
-    """Return how changes of the inputs reach the rows of a checked query. `inputs`: the whole name of a table, and its
-    columns with Arrow's types, by (schema, name) as the text has them.
+    """Return how changes of the inputs reach the rows of a checked query. `inputs` returns the full name of a table,
+    and its columns with Arrow's types, for the (schema, name) that the text of the query has.
 
     Raises:
-        NotCovered: the table is to be computed as a whole.
+        NotCovered: the table must be computed as a whole.
     """
     return _LineageReader(query, key, inputs, render).read()
 
 
 class _LineageReader:
-    """Reads one query."""
+    """Finds the lineage of one query."""
 
     def __init__(
         self,
@@ -307,7 +308,7 @@ class _LineageReader:
     # ── columns ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _resolve(self, names: Sequence[str]) -> Column | None:
-        """Return the column that a reference means; `None` if it is not a plain one of a joined table."""
+        """Return the column that a reference names; `None` if it is not a plain column of a joined table."""
         lower = [str(name).lower() for name in names]
         if len(lower) == 1:
             found = [one for one in self._joined if lower[0] in one.columns]
@@ -338,7 +339,7 @@ class _LineageReader:
         return found
 
     def _columns_in_use(self) -> set[Column]:
-        """Return at least the columns that the query uses."""
+        """Return the columns that the query uses, or more than these."""
         every = {(one.number, name) for one in self._joined for name in one.columns}
         found = {column for column in every if column[1] in self._joined[column[0]].using}
         for node in nodes_of(self._query):
@@ -353,7 +354,7 @@ class _LineageReader:
         return found
 
     def _output(self, item: Node) -> str:
-        """Return the name in lower case under which the result has an item ("" if it has no plain name)."""
+        """Return the name of an item in the result, in lower case ("" if it has no plain name)."""
         if item.get("alias"):
             return str(item["alias"]).lower()
         return str(item["column_names"][-1]).lower() if item.get("class") == "COLUMN_REF" else ""
@@ -377,7 +378,7 @@ class _LineageReader:
     # ── equal columns ───────────────────────────────────────────────────────────────────────────────────────
 
     def _link(self) -> None:
-        """Find the columns of inner joins that are equal in each joined row."""
+        """Find which columns inner joins make equal in each joined row."""
         for one, other in self._equal_columns(self._inner_conditions()):
             a, b = self._root(one), self._root(other)
             self._same[max(a, b)] = min(a, b)
@@ -422,7 +423,7 @@ class _LineageReader:
         return column
 
     def _left_pairs(self, joined: JoinedTable) -> list[tuple[Column, Column]]:
-        """Return the equal columns of a LEFT JOIN's table and of others, its own first."""
+        """Return the pairs of a column of a LEFT JOIN's table and an equal column of another table, in this order."""
         found = [
             (one, other) if one[0] == joined.number else (other, one)
             for one, other in self._equal_columns(_conjuncts(joined.condition))
@@ -432,8 +433,8 @@ class _LineageReader:
         return found
 
     def _columns_like(self, joined: JoinedTable, column: Column) -> list[str]:
-        """Return the columns of a table that are equal to a column of a table without added NULLs, in each joined row
-        in which the table has a row."""
+        """Return the columns of a joined table that are equal to `column` in each joined row for which the table has a
+        row. `column` is of a table whose rows are joined without added NULLs."""
         if joined.nullable:
             return [own[1] for own, other in self._left_pairs(joined) if self._root(other) == self._root(column)]
         if joined.number == column[0]:
@@ -472,7 +473,7 @@ class _LineageReader:
         return found
 
     def _item(self, name: str) -> Node | None:
-        """Return the item of the SELECT list that a column of the result is."""
+        """Return the item of the SELECT list that becomes the result's column `name`."""
         if (item := self._items.get(name.lower())) is not None:
             return item
         stars: list[Node] = [
@@ -487,7 +488,7 @@ class _LineageReader:
         return None
 
     def _group(self, node: Node) -> Node:
-        """Return what GROUP BY means by an expression: a number and a name of the SELECT list mean an item."""
+        """Return the expression that GROUP BY groups by: a number, or a name of the SELECT list, means an item."""
         if node.get("class") == "CONSTANT":
             literal = node.get("literal") or {}
             text = str(literal.get("text", (node.get("value") or {}).get("value", "")))
@@ -498,7 +499,8 @@ class _LineageReader:
         return self._item_of_name(node)
 
     def _item_of_name(self, node: Node) -> Node:
-        """Return the item of the SELECT list that a name means, unless a joined table has such a column."""
+        """Return the item of the SELECT list with a name, unless a joined table has a column of that name; then the
+        name itself."""
         if node.get("class") == "COLUMN_REF" and self._resolve(node["column_names"]) is None:
             return self._items.get(str(node["column_names"][-1]).lower(), node)
         return node
@@ -521,7 +523,8 @@ class _LineageReader:
         return self._follow(found, [one.number for one in self._joined])
 
     def _follow(self, found: dict[int, InputRead], wanted: Sequence[int], start: int | None = None) -> list[InputRead]:
-        """Add how the other tables are read: by a column that is equal to one of a table that was read before."""
+        """Extend `found` with reads of the other tables: each by a column that is equal to one of a table that was read
+        before."""
         known = [*([] if start is None else [start]), *found]
         while True:
             one = self._next_read(known, [n for n in wanted if n not in known], start)
@@ -539,7 +542,8 @@ class _LineageReader:
         return None
 
     def _pairs(self, joined: JoinedTable, start: int | None) -> list[tuple[Column, Column]]:
-        """Return equal columns of a table and of others, its own first. `start`: the table of the changed rows."""
+        """Return the pairs of a column of a table and an equal column of another table, in this order. `start`: the
+        table of the changed rows."""
         if joined.nullable:
             return self._left_pairs(joined)
         found = []
@@ -560,13 +564,14 @@ class _LineageReader:
         return found
 
     def _reads_from(self, start: JoinedTable) -> tuple[InputRead, ...]:
-        """Return how the rows are read that changed rows of a table are joined with."""
+        """Return how the rows are read that are joined with changed rows of the table `start`."""
         return tuple(self._follow({}, [one.number for one in self._joined if one is not start], start.number))
 
     # ── results ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _results(self) -> tuple[ResultItem, ...] | str:
-        """Return the columns of the result, if they are groups and aggregates of them that can be added to."""
+        """Return the columns of the result; or, if they are not only groups and aggregates that can be added to, the
+        reason."""
         query = self._query
         if not query["group_expressions"]:
             return "it has no groups"
@@ -633,7 +638,8 @@ class _LineageReader:
         return Reach(start.number, listed, tuple(reads), tuple(joins), tuple(conditions))
 
     def _need(self, joined: JoinedTable, needed: set[int], left: set[int]) -> None:
-        """Add the tables that a LEFT JOIN's condition uses, and those that theirs use."""
+        """Add the tables that a LEFT JOIN's condition uses: to `left` if they are joined by LEFT JOIN, otherwise to
+        `needed`. For those in `left`, the tables that their conditions use are added, too."""
         refs = self._refs(joined.condition) if joined.condition is not None else set()
         refs |= {self._using(joined, name)[0] for name in joined.using}
         for number in {number for number, _ in refs} - {joined.number}:
@@ -644,8 +650,8 @@ class _LineageReader:
                 self._need(self._joined[number], needed, left)
 
     def _is_linked_without(self, kept: set[int], without: int, start: int) -> bool:
-        """Return whether the other tables are still linked to the changed rows without one of them, if they were with
-        it."""
+        """Return whether the tables `kept`, without the table `without`, are still linked to the changed rows of
+        `start`, or were not linked to them before either."""
         return self._tables_near(kept - {without}, start) >= self._tables_near(kept, start) - {without}
 
     def _tables_near(self, among: set[int], start: int) -> set[int]:
@@ -662,7 +668,7 @@ class _LineageReader:
             found |= more
 
     def _replace(self, node: Any, named: Mapping[Column, Column]) -> Any:
-        """Return an expression over other columns."""
+        """Return an expression in which the columns in `named` are replaced by the ones that they map to."""
         if isinstance(node, Mapping):
             if node.get("class") == "COLUMN_REF":
                 column = self._resolve(node["column_names"])
@@ -702,8 +708,8 @@ def _place(node: Node) -> Node:
 
 
 def _kind(type_: str) -> str | None:
-    """Return the group of a type: values of a group are equal in SQL exactly if they are the same; `None` for types
-    whose values are not."""
+    """Return the comparison group of a type: values of a group are equal in SQL exactly if they are the same. `None`
+    for a type for whose values this does not hold."""
     if type_ in _WHOLE:
         return "whole"
     return type_ if type_ in _LINKED or type_.startswith("decimal128(") else None

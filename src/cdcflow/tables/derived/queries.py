@@ -1,4 +1,4 @@
-"""Which queries derived tables may have, and which tables a query reads."""
+"""The queries that derived tables may have, and the tables that a query reads."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _CATALOGS = frozenset({"system", "temp", "memory", "information_schema", "pg_cat
 
 
 def query_of(tree: Node) -> Node:
-    """Return the query of a text, whose one statement it must be.
+    """Return the query of a text, which must be its only statement.
 
     Raises:
-        SqlRefused: the text is anything else, or has what a derived table may not have.
+        SqlRefused: the text is anything else, or has parts that a derived table may not have.
     """
     query = select_of(tree)
     if query.get("type") not in QUERIES:
@@ -55,16 +55,17 @@ def tables_of(query: Node) -> list[tuple[str, str]]:
 
 
 def split_name(name: str) -> tuple[str, str]:
-    """Return the schema ("" if none is written) and the name of a table, as `tables_of` does."""
+    """Return the schema ("" if none is written) and the name of a table, in the form of `tables_of`."""
     schema, _, table = name.rpartition(".")
     return schema, table
 
 
 def resolve_table(schema: str, name: str, known: Mapping[str, tuple[str, str]]) -> str:
-    """Return which table a query means. `known`: the tables that exist, as (schema, name), keyed by their whole name.
+    """Return the full name of the table that a query means. `known`: the tables that exist, as (schema, name), keyed by
+    full name.
 
     Raises:
-        SqlRefused: it may be several, or is unknown.
+        SqlRefused: the name is unknown, or may mean several tables.
     """
     written = f"{schema}.{name}" if schema else name
 

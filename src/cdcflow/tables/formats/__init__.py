@@ -1,4 +1,4 @@
-"""Table formats, as far as engines share them: what tables can hold, and how a warehouse is recognized.
+"""The properties of table formats that engines share: what tables can hold, and how a warehouse is recognized.
 
     tables.formats.delta      spark.formats.delta      tables.local.delta
     tables.formats.iceberg    spark.formats.iceberg    tables.local.iceberg
@@ -39,7 +39,7 @@ def rules_of(name: str) -> Format:
 
 
 def tag_of(name: str, cut: int) -> str:
-    """Return the tag of a version that a cut is the first to show; "" if tables of this format have no tags."""
+    """Return the tag of a version that `cut` is the first to show; "" if tables of this format have no tags."""
     return iceberg.tag(cut) if name == "iceberg" else ""
 
 
@@ -49,8 +49,8 @@ def format_in(warehouse: Path) -> str | None:
 
 
 def format_for(warehouse: Warehouse | Path | str, name: str | None) -> str:
-    """Return the format to merge into a warehouse with. `name` `None`: the format of its tables, or Delta if it has
-    none.
+    """Return the format in which a merge writes the tables of a warehouse. `name` `None`: the format of its tables, or
+    Delta if it has none.
 
     A warehouse with a catalog has Iceberg tables; one without a catalog that is not a folder has Delta tables.
 

@@ -1,4 +1,5 @@
-"""What a Delta table can hold, how to recognize one, and the contents of its log. Writing is up to the engines."""
+"""The contents of a Delta table and of its log: what it can hold, and how to recognize one. The engines do the
+writing."""
 
 from __future__ import annotations
 
@@ -71,8 +72,11 @@ _NOT_PLAIN = re.compile(r"[ ,;{}()\n\t=]")
 
 
 def is_plain(name: str, *, has_fields: bool) -> bool:
-    """Return whether a table without column mapping may have such a column. If it follows a column with fields, the
-    other columns would not keep their position numbers as ids when the table becomes mapped."""
+    """Return whether a table without column mapping may have this column. `has_fields`: it is a column with fields.
+
+    The ids of a table that becomes mapped later are the positions of its columns. Columns after one with fields would
+    not keep theirs.
+    """
     return _NOT_PLAIN.search(name) is None and not has_fields and name.lower() != ROW_INDEX
 
 
@@ -115,7 +119,7 @@ RULES = Format(
 
 def retention(keep_s: float, settings: Mapping[str, str], now: float) -> dict[str, str]:
     """Return the properties that a table still needs so that its files and versions outlive the kept cuts. Delta's log
-    forgets removed files after that time, so a VACUUM could not know about older ones."""
+    forgets removed files after the time that they set, so a VACUUM could not know about older ones."""
     wanted = {
         _FILES: max(REMOVED_KEPT_S, 1.25 * keep_s),
         _LOG: max(LOG_KEPT_S, 1.25 * keep_s),
@@ -131,9 +135,12 @@ def retention(keep_s: float, settings: Mapping[str, str], now: float) -> dict[st
 
 
 def removals_known_since(settings: Mapping[str, str], now: float) -> float:
-    """Return the time, in seconds since 1970, since when a table's log remembers every file that the table removed.
-    VACUUM takes all other files for unreferenced ones. What was forgotten before the retention was raised stays
-    forgotten; returns `now` if the property cannot be parsed."""
+    """Return the time, in seconds since 1970, since when a table's log remembers every file that the table removed;
+    `now` if the property cannot be parsed.
+
+    VACUUM takes all other files for unreferenced ones. A removal that was forgotten before the retention was raised
+    stays forgotten.
+    """
     remembered_s = _set_to(_FILES, settings)
     return now if remembered_s is None else max(now - remembered_s, float(settings.get(_KNOWN_SINCE, "0")))
 
@@ -171,7 +178,7 @@ def metastore_name(path: Sequence[str], prefix: str) -> tuple[str, str]:
     """Return the database and name of the table at a path in a Hive metastore; cdcflow's own tables have a separate
     database.
 
-    A metastore has lower case only. What it does not allow is written as `__XX`, its bytes in UTF-8.
+    A metastore has lower case only. Characters that it does not allow are written as `__XX`, their bytes in UTF-8.
     """
     if len(path) == 1:
         return _allowed_name(prefix + _OWN_DATABASE), _allowed_name(path[0])
@@ -218,8 +225,8 @@ def to_z85(held: bytes) -> str:
 
 @lru_cache(maxsize=256)
 def columns(schema: str) -> tuple[FormatColumn, ...]:
-    """Return a schema's columns from its JSON. A table without column mapping has no ids: no column of it is renamed or
-    removed, and when it becomes mapped the ids are the positions of the columns."""
+    """Return the columns of a schema, given as JSON. A table without column mapping has no ids: no column of it is
+    renamed or removed, and when it becomes mapped the ids are the positions of the columns."""
     found = []
     for number, field in enumerate(json.loads(schema)["fields"], start=1):
         type_ = field["type"]

@@ -40,7 +40,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def actions_of(content: bytes) -> list[dict[str, Any]] | None:
-    """Return what a commit changed; `None` if its file is torn."""
+    """Return the actions of a commit; `None` if its file is torn."""
     try:
         found = [json.loads(line) for line in lines_of(content.decode())]
     except ValueError:  # JSON or characters that are cut short
@@ -55,11 +55,11 @@ def identity(lines: Sequence[str]) -> str:
 
 
 def torn_since(log: Path, published: int | None) -> list[int]:
-    """Return the versions of a table that a power cut left torn, the latest first; nothing whole follows them.
+    """Return the versions of a table that a power cut left torn, the latest first. No whole version follows them.
 
     `log`: the folder `_delta_log`. For versions after `published` (`None`: for the latest one) the data files are
-    checked as well; what was published had been synced before. A commit whose files are missing or end early is torn,
-    and so is every later one.
+    checked as well; files of published versions had been synced before. A commit whose files are missing or end early
+    is torn, and so is every later one.
     """
     try:
         versions = sorted(int(found[1]) for name in os.listdir(log) if (found := _COMMIT.fullmatch(name)))
@@ -86,8 +86,8 @@ def _path(action: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _is_whole(folder: Path, add: Mapping[str, Any]) -> bool:
-    """Return whether a file and its deletion vector are as long as the commit records. Files elsewhere belong to a
-    clone and are not checked."""
+    """Return whether a file and its deletion vector are as long as the commit records. Files in other folders belong to
+    the table that this one is a clone of, and are not checked."""
     parts, vector = urlsplit(add["path"]), add.get("deletionVector") or {}
     if parts.scheme or parts.path.startswith("/"):
         return True
@@ -101,7 +101,7 @@ def _is_whole(folder: Path, add: Mapping[str, Any]) -> bool:
 
 
 def _drop_torn_sums(log: Path, versions: Sequence[int]) -> None:
-    """Remove files computed from commits if they are torn or do not match; readers compute them again, or do
+    """Remove files that were computed from commits if they are torn or do not match; readers compute them again, or do
     without."""
     latest = versions[-1] if versions else -1
     for name in os.listdir(log):

@@ -1,4 +1,5 @@
-"""What an Iceberg table can hold, how to recognize one, and what cdcflow's snapshots record. The engines write it.
+"""The contents of an Iceberg table: what it can hold, how to recognize one, and what cdcflow's snapshots record. The
+engines do the writing.
 
     <warehouse>/_cdcflow_catalog.db    the catalog: SQLite with the tables of Iceberg's JDBC catalog, which makes a
                                        commit one row's change
@@ -59,7 +60,8 @@ def _holds(type_: str) -> str:
 
 
 def _widens(old: str, new: str) -> bool:
-    """https://iceberg.apache.org/spec/#schema-evolution, format version 2."""
+    """Return whether the format can change a column from type `old` to `new`
+    (https://iceberg.apache.org/spec/#schema-evolution, format version 2)."""
     if (old, new) in {("int", "bigint"), ("float", "double")}:
         return True
     was, now = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
@@ -85,7 +87,7 @@ def _properties(mode: str) -> Mapping[str, str]:
 
 
 def marks(properties: Mapping[str, str]) -> bool:
-    """Return whether changed rows of a table are marked in their files instead of rewriting the files."""
+    """Return whether changed rows of a table are marked in their files, so that the files are not rewritten."""
     return properties.get("write.merge.mode") != REWRITES
 
 
@@ -109,8 +111,8 @@ def catalog_name(warehouse: Warehouse) -> str:
 
 
 def catalog_type(catalog: Mapping[str, str]) -> str:
-    """Return the type of the catalog with these properties, in small letters; the class that `catalog-impl` names, if
-    it is not one of Iceberg's own."""
+    """Return the type of the catalog with these properties, in lower case; if it is not one of Iceberg's own, the class
+    that `catalog-impl` names."""
     named = catalog.get("catalog-impl")
     return catalog.get("type", "").lower() if named is None else CATALOG_CLASSES.get(named, named)
 
@@ -130,7 +132,7 @@ def check_name(identifier: Sequence[str], catalog: str) -> None:
     """Check that a catalog of this type can have a table of this namespace and name.
 
     Raises:
-        CannotFollow: it cannot.
+        CannotFollow: it cannot have one.
     """
     if catalog in PLAIN_NAMES and not all(map(_NAME.fullmatch, identifier)):
         raise CannotFollow(
@@ -141,9 +143,11 @@ def check_name(identifier: Sequence[str], catalog: str) -> None:
 
 
 def partition_name(field: PartitionField, taken: Collection[str]) -> str:
-    """Return a name for a new field of a table's partition. `taken`: names that it cannot have, in small letters. It is
-    unlike any column's, also if the column is renamed and a different one gets its name: the format refuses a column
-    whose name a partition has."""
+    """Return a name for a new field of a table's partition. `taken`: names that it cannot have, in lower case.
+
+    It differs from the name of any column, also if the column is renamed and a new one gets its name: the format
+    refuses a column whose name a partition has.
+    """
     plain = re.sub(r"[^A-Za-z0-9_]", "_", field.column)
     number = f"_{field.number}" if field.number else ""
     found = name = f"{plain}_{field.transform}{number}"
@@ -155,8 +159,8 @@ def partition_name(field: PartitionField, taken: Collection[str]) -> str:
 
 
 def distribution(layout: FileLayout) -> Mapping[str, str]:
-    """Return the property by which Spark distributes rows to files. Without it Spark would read what it writes twice to
-    sort a table as a whole; here only the rows of each file are sorted."""
+    """Return the property that determines how Spark distributes rows to files. Without it Spark would sort a table as a
+    whole, and for that read twice what it writes; with it, only the rows of each file are sorted."""
     return {"write.distribution-mode": "hash" if layout.partitions else "none"}
 
 
@@ -174,8 +178,8 @@ def expired_tags(tags: Mapping[str, int], kept: Collection[int], oldest: int) ->
 
 @dataclass(frozen=True, slots=True)
 class KeptSnapshot:
-    """A snapshot that a table keeps. `committed`: in seconds since 1970. `tells`: its summary contains what its writers
-    recorded."""
+    """A snapshot that a table keeps. `committed`: in seconds since 1970. `tells`: its summary contains the records of
+    its writers."""
 
     id: int
     version: int
@@ -185,8 +189,8 @@ class KeptSnapshot:
 
 
 def branch(now: float) -> str:
-    """Return a name for a branch on which rows change before the table does. It contains `now`, in seconds since
-    1970."""
+    """Return a name for a branch on which rows are changed before the table itself is. It contains `now`, in seconds
+    since 1970."""
     return f"cdcflow_fold_{now:.0f}_{uuid.uuid4().hex}"
 
 
@@ -203,8 +207,8 @@ def expired_snapshots(
     kept: Collection[int],
     since: float,
 ) -> list[int]:
-    """Return the ids of the snapshots to expire: those older than `since` that no reference names, that no kept cut
-    shows, and that are not needed to find the table's position, which the latest snapshot by cdcflow records."""
+    """Return the ids of the snapshots to expire: those older than `since` that no reference names and no kept cut
+    shows. The latest snapshot by cdcflow stays as well, because it records the table's position."""
     by_id = {one.id: one for one in snapshots}
     needed = set(referred)
     while current is not None and current in by_id:
@@ -216,7 +220,7 @@ def expired_snapshots(
 
 
 def type_sql(type_: str) -> str | None:
-    """Return Spark's text of a type for Iceberg's; `None` for a nested type."""
+    """Return Spark's text for a type of Iceberg; `None` for a nested type."""
     decimal = _DECIMAL.fullmatch(type_)
     if decimal is not None:
         return f"decimal({decimal[1]},{decimal[2]})"

@@ -4,7 +4,7 @@
                       previous_…        ──▶ 00041-….metadata.json     counts instead
 
 SQLite makes its own file durable with each commit, but a metadata file that it names may not be durable. Published
-versions had been synced before, so such a commit was not published, and it counts as never made.
+versions had been synced before, so a commit with a torn file was not published, and it counts as never made.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ def step_back(
     catalog: Path, name: str, table: tuple[str, str], is_known: Callable[[str], bool] = lambda _: False
 ) -> None:
     """Set the catalog named `name` to the latest whole metadata of a table. Only for a merge that holds the warehouse's
-    lease. `is_known` returns whether this process has already read the metadata at a location, or has written it:
-    metadata has every snapshot that the table keeps, and a power cut would have ended the process."""
+    lease.
+
+    `is_known` returns whether this process has read or written the metadata at a location. Such metadata need not be
+    checked: it has every snapshot that the table keeps, and a power cut would have ended the process.
+    """
     if not catalog.exists():
         return
     key = (name, *table)

@@ -5,10 +5,10 @@
     base              │                      treated as merged up to this cut and offset
 
 The merge applies everything that the log has after that cut to the base, and each of these changes has a greater
-offset. So the log may begin before the rows were loaded; the table then still gets every change made since.
+offset. So the log may begin before the rows were loaded; the table still gets every change made since they were.
 
-The daemon knows the base by a name, and a property of the table has the same name, so a table that was created
-otherwise, or that has another base, is never mistaken for it.
+The daemon knows the base by a name, and a property of the table has the same name. So cdcflow never mistakes a table
+that was created in another way, or that has a different base, for this one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Attached:
 
 def stand(log: Range, shape: Table) -> tuple[int, int]:
     """Return the cut through which a base of this shape counts as merged, and that cut's last offset. It is the
-    earliest one after which the log has everything, and no row of another shape."""
+    earliest cut after which the log is complete and has no row of a different shape of the table."""
     first = len(log.segments)
     while first and _is_of(log.segments[first - 1].files, shape):
         first -= 1

@@ -55,7 +55,7 @@ def last_truncate(session: SqlSession, files: Sequence[InputFile]) -> int:
 
 
 def truncates(session: SqlSession, files: Sequence[InputFile]) -> dict[int, int]:
-    """Return the truncates in files of one incarnation: the number of their span, by offset."""
+    """Return the offset of each truncate in files of one incarnation, and for each offset the index of its span."""
     spans = spans_of(files)
     found: dict[int, int] = {}
     for shape in {f.shape for f in files if f.ops.get(TRUNCATE)}:
@@ -93,9 +93,11 @@ def view(
     standing: Callable[[str], str] | None,
     truncates: Sequence[int] = (),
 ) -> Iterator[View]:
-    """Yield the changes after offset `after`, with key changes completed. `standing` returns the name of the table's
-    rows (see `CurrentTable.standing`); `None`: the table has no earlier rows. `truncates`: offsets after `after` at
-    which all rows were removed."""
+    """Yield a view of the changes after offset `after`, with key changes completed.
+
+    `standing` returns the SQL name of the table's rows (see `CurrentTable.standing`); `None`: the table has no earlier
+    rows. `truncates`: offsets after `after` at which all rows were removed.
+    """
     views = _NamedViews(session)
     try:
         yield _completed_view(session, views, layout, files, after, standing, truncates=truncates)
@@ -113,8 +115,8 @@ def ending_view(
     truncated: Mapping[int, int],
     purges: str | None = None,
 ) -> Iterator[View]:
-    """Do the same for a table that keeps deleted rows (see `tables.merge.soft_delete`). `truncated`: see
-    `truncates`; `purges`: the view of the transactions whose deletes remove rows."""
+    """Yield the same as `view`, for a table that keeps deleted rows (see `tables.merge.soft_delete`). `truncated`: the
+    result of `truncates`; `purges`: the view of the transactions whose deletes remove rows."""
     views = _NamedViews(session)
     try:
         found = _completed_view(session, views, layout, files, after, standing, truncated)
@@ -134,7 +136,7 @@ def ending_view(
 
 @contextmanager
 def every(session: SqlSession, parts: Sequence[tuple[ColumnLayout, Sequence[InputFile]]]) -> Iterator[str]:
-    """Yield all changes, truncates included, in files of several layouts of one table as one view."""
+    """Yield the name of one view of all changes, truncates included, in files of several layouts of one table."""
     views = _NamedViews(session)
     try:
         read = [
@@ -203,8 +205,8 @@ def _complete_moves(
     table: str | None,
     truncates: Sequence[int],
 ) -> str:
-    """Follow key changes back to the rows that have the values of the columns that they left unchanged (see
-    `tables.merge.moves`)."""
+    """Create a view in which changes of keys are complete, and return its name. A row whose key changed gets the values
+    of the columns that the change left unchanged from the row with its earlier key (see `tables.merge.moves`)."""
     columns = sorted(frozenset[int]().union(*masks))
     moved = views.keep("moves", moves.moves(layout, changes))
     ended = views.view("ended", moves.ended_lives(layout, changes, moved, truncates))
@@ -218,6 +220,6 @@ def _complete_moves(
 
 
 def _masks(session: SqlSession, name: str) -> frozenset[Mask]:
-    """Return the distinct sets of unchanged columns (positions, no values)."""
+    """Return the distinct sets of unchanged columns in a view, as positions; no values are read."""
     rows = session.rows(f"SELECT DISTINCT m FROM {name} WHERE op <> 'd' AND m IS NOT NULL")  # noqa: S608  cdcflow's own
     return frozenset(frozenset(m) for (m,) in rows)

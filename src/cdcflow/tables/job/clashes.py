@@ -1,4 +1,4 @@
-"""Tables whose routes do not go together (`cdcflow.model.routes`). Pure."""
+"""Find the tables whose routes cannot be used together (`cdcflow.model.routes`). Pure."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def find(tables: Iterable[TableId], routes: Routes) -> dict[TableId, CannotFollo
 
 
 def between_logs(keys: Mapping[str, Sequence[Mapping[str, str]]]) -> str | None:
-    """Return why the tables of several logs cannot be in one table of the warehouse; `None` if they can. `keys`: by
-    log, the columns and values that distinguish the rows of its tables from others."""
+    """Return why the tables of several logs cannot be in one table of the warehouse; `None` if they can. `keys`: for
+    each log, the columns and values that distinguish the rows of its tables from others."""
     if len(keys) < 2:
         return None
     values: dict[tuple[tuple[str, str], ...], str] = {}
@@ -64,8 +64,8 @@ def between_logs(keys: Mapping[str, Sequence[Mapping[str, str]]]) -> str | None:
 
 
 def by_target(tables: Iterable[TableId], routes: Routes) -> dict[str, list[str]]:
-    """Return the names of the captured tables whose rows a table of the warehouse gets, for those that do not have the
-    name of a captured one."""
+    """Return, for each table of the warehouse that does not have the name of a captured table, the names of the
+    captured tables whose rows it gets."""
     found: dict[str, list[str]] = {}
     for table in tables:
         if (there := routes.destination(table).table) != table:

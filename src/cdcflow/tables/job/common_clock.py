@@ -35,8 +35,7 @@ def sealed_clock(layout: Layout, newest: Checkpoint | None = None) -> int:
 
 
 def common_clock(logs: Mapping[str, Layout], to: Time | int | None = None) -> int:
-    """Return the commit clock up to which the sealed parts of all these logs are complete, or the earlier one given in
-    `to`.
+    """Return the commit clock up to which the sealed parts of all these logs are complete, or `to` if that is earlier.
 
     Raises:
         ConfigurationError: a log has nothing sealed, or has not reached that time; the message names it.

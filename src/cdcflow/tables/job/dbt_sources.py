@@ -18,7 +18,7 @@ PERIODS = (("day", 86_400), ("hour", 3_600), ("minute", 60))
 
 
 def dbt_sources(cut: Cut, warehouse: Warehouse, *, warn_after_s: float, error_after_s: float) -> dict[str, Any]:
-    """The content of a `sources.yml` for dbt with the adapter for DuckDB: a source for each schema."""
+    """Return the content of a `sources.yml` for dbt with the adapter for DuckDB: a source for each schema."""
     schemas: dict[str, list[dict[str, Any]]] = {}
     for name, table in sorted(cut.tables.items()):
         schema, _, short = name.partition(".")
@@ -46,16 +46,16 @@ def _table(name: str, short: str, table: CutTable, warehouse: Warehouse) -> dict
 
 
 def _location(warehouse: Warehouse, path: tuple[str, ...]) -> str:
-    """As DuckDB names it."""
+    """Return a table's location as DuckDB names it."""
     place = warehouse.location_of(path)
     return place.replace("s3a://", "s3://", 1) if place.startswith("s3a://") else place.removeprefix("file://")
 
 
 def _period(seconds: float) -> dict[str, Any]:
-    """As dbt writes a time: whole minutes, hours or days.
+    """Return a period as dbt writes it: a whole number of minutes, hours or days.
 
     Raises:
-        ConfigurationError: it is not whole.
+        ConfigurationError: the period is not a whole number of minutes.
     """
     for name, length in PERIODS:
         if seconds >= length and seconds % length == 0:

@@ -2,11 +2,11 @@
 
     tables of the log ──▶ cut, not yet published ──▶ derived tables, inputs first ──▶ the cut with them ──▶ published
 
-A derived table is in a cut only if it shows what its query gives for the versions of its inputs that the same cut
-shows. One that cannot be computed is excluded from the cut, with the reason, and the other tables are published.
+A derived table is in a cut only if it shows the result of its query for the versions of its inputs in the same cut. If
+it cannot be computed, it is excluded from the cut, with the reason, and the other tables are published.
 
 In the table of cuts a derived table has the state `DERIVED`, and the reason of an excluded one begins with `EXCLUDED`.
-What follows the log (`Positions`, the live view, retention) works on the part of a cut without them.
+Everything that follows the log (`Positions`, the live view, retention) uses the cut without its derived tables.
 """
 
 from __future__ import annotations
@@ -65,8 +65,9 @@ def inputs_of(
     captured: Mapping[str, CutTable],
     excluded: Collection[str] = (),
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, CdcflowError | HandOver]]:
-    """Return the inputs of each derived table, in an order in which a table follows its inputs; and why others cannot
-    be computed. `captured`: the tables that are not derived; `excluded`: those of them that the cut does not have."""
+    """Return the inputs of each derived table, with each table after its inputs, and the errors of the tables that
+    cannot be computed. `captured`: the tables that are not derived; `excluded`: those among them that the cut does not
+    have."""
     known = {name: _pair(derived_id(name)) for name in excluded}
     known |= {name: _pair(table_at(table.path)) for name, table in captured.items()}
     known |= {name: _pair(derived_id(name)) for name in queries if name not in captured}
@@ -87,7 +88,7 @@ def inputs_of(
 
 
 def derived_id(name: str) -> TableId:
-    """Return the table with a derived table's name."""
+    """Return the id of the derived table with this name."""
     schema, _, table = name.partition(".")
     return TableId(schema, table)
 
@@ -98,8 +99,8 @@ def _pair(table: TableId) -> tuple[str, str]:
 
 @dataclass(slots=True)
 class Derivation:
-    """One merge's derived tables. `published`: the latest cut, with the derived tables that it shows. `watch` is called
-    before each of them is computed."""
+    """The derived tables of one merge. `published`: the latest published cut, with the derived tables that it shows.
+    `watch` is called before each derived table is computed."""
 
     engines: Engines
     warehouse: Warehouse
@@ -154,7 +155,11 @@ class Derivation:
     def _compute(
         self, deriver: Deriver, name: str, inputs: tuple[str, ...], tables: Mapping[str, CutTable], cut: int
     ) -> DerivedVersion:
-        """Raises CdcflowError: it cannot be computed; the error concerns this table alone."""
+        """Compute one derived table.
+
+        Raises:
+            CdcflowError: it cannot be computed; the error concerns this table alone.
+        """
         if missing := [one for one in inputs if one not in tables]:
             raise CannotFollow(
                 f"its input {', '.join(missing)} is not in this cut", remedy=f"see why {missing[0]} is not"
@@ -192,10 +197,12 @@ class Derivation:
 
 @dataclass(frozen=True, slots=True)
 class DerivedReport:
-    """A derived table of the latest cut. `how`: `by` the columns whose values tell which rows a change concerns, or
-    `whole`, with the reason. `why`: why the cut does not have it ("" if it has), or why it cannot be compared.
+    """A derived table of the latest cut. `how`: "by" and the columns whose values tell which rows a change concerns, or
+    "whole" and the reason why it is always computed whole. `why`: why the cut does not have the table, or why it cannot
+    be compared ("": neither).
 
-    `lacks`, `more`: how many rows it lacks, and how many it has that its query does not give, if it was compared.
+    `lacks`, `more`: if it was compared, how many rows it lacks and how many extra ones it has, compared with the result
+    of its query.
     """
 
     table: str
@@ -212,8 +219,8 @@ class DerivedReport:
 def report_derived(
     deriver: Deriver, cut: Cut | None, queries: Mapping[str, DerivedQuery], *, compares: bool
 ) -> tuple[DerivedReport, ...]:
-    """Return a report of each derived table. `cut`: the latest one. `compares`: compute each from its inputs in the
-    cut, and compare."""
+    """Return a report of each derived table. `cut`: the latest published one. `compares`: compute each table from its
+    inputs in the cut, and compare the result with it."""
     captured = without_derived(cut)
     ordered, refused = inputs_of(
         deriver,

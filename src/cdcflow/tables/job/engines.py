@@ -16,11 +16,11 @@ _log = structlog.get_logger()
 
 
 class Engines:
-    """The first engine, and the other one, for tables that the first cannot merge. The other one starts when it is
-    first needed."""
+    """The engine that is tried first, and the other engine for tables that the first cannot merge. The other one starts
+    when it is first needed."""
 
     def __init__(self, first: Engine, other: Callable[[], Engine] | None = None, remedy: str | None = None) -> None:
-        """`remedy`: what an operator can do if there is no other engine."""
+        """`other` starts the other engine. `remedy`: what an operator can do if there is none."""
         self.first = first
         self._begin = other
         self._remedy = remedy
@@ -34,11 +34,12 @@ class Engines:
         return self._begun
 
     def other(self, table: TableId, reason: str) -> Engine:
-        """Return the engine for a table that the first one cannot merge, and start it if necessary.
+        """Return the engine for a table that the first one cannot merge, and start it if necessary. `reason`: why the
+        first one cannot.
 
         Raises:
-            CannotFollow: there is no other engine, or it cannot start here. It is not tried twice.
-            SourceUnavailable: what it needs cannot currently be fetched.
+            CannotFollow: there is no other engine, or it cannot start here. A start that failed is not tried again.
+            SourceUnavailable: what the engine needs cannot be fetched at this time.
         """
         with self._lock:
             if self._begun is None:

@@ -49,7 +49,7 @@ class ExplainedTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The change that gave a value. `value` is its text; `None` for NULL."""
+    """The change that gave a column of a row its value. `value` is that value as text; `None` for NULL."""
 
     column: str
     value: str | None
@@ -66,8 +66,8 @@ class Explained:
     version is the first known), and `first` the first offset that is new in this version. `count` transactions changed
     this table between `first` and `offset`; `transactions` are the latest of them, and `segments` contain them.
 
-    `row`: for each column of a row, the change that gave its value. `row_state` describes what is known of that
-    row; `unknown`: columns whose value is older than the oldest change of the row that the log has.
+    `row`: for each column of a row, the change that gave its value. `row_state` describes how much of that row's
+    history is known; `unknown`: columns whose value is older than the oldest change of the row that the log has.
     """
 
     table: str
@@ -97,14 +97,15 @@ def explain(
     is_kept_out: IsKeptOut = lambda table, offset: False,
     log_id: str = "",
 ) -> Explained:
-    """Return what a version of a table contains (`None`: the latest that a cut shows), and the origin of a row's
-    values.
+    """Return what a version of a table contains, and the origin of a row's values. `version` `None`: the latest one
+    that a cut shows.
 
     `key`: the texts of the row's key columns. `segments`: the first and last offsets of the log's sealed segments.
-    `log_id`: the log's, if the table has rows of several logs.
+    `log_id`: the id of the log, if the table has rows of several logs.
 
     Raises:
-        ConfigurationError: no kept cut shows the table or the version, or the key has another number of columns.
+        ConfigurationError: no kept cut shows the table or the version, or `key` does not have as many columns as the
+            table's key.
     """
     shown, before = _showing_cuts(cuts, name, version, log_id)
     newest, entry = shown[-1], shown[-1].tables[name]
@@ -134,8 +135,8 @@ def explain(
 
 
 def _member(entry: CutTable, key: Sequence[str]) -> tuple[TableId, Sequence[str]]:
-    """Return the captured table that has a row of a table in a cut, and the row's key there: the last columns of the
-    key may tell the captured tables."""
+    """Return the captured table that a row of a table in a cut belongs to, and the row's key in that captured table. If
+    the table has members, the last columns of `key` tell which one."""
     for member in entry.members.values():
         own, told = key[: len(key) - len(member.key)], key[len(key) - len(member.key) :]
         if tuple(told) == tuple(member.key.values()):
@@ -237,7 +238,7 @@ def _origin(log: LogReader, column: str, value: object, row: Mapping[str, Any]) 
 def _changes_back(
     log: LogReader, table: TableId, key: Sequence[str], last: int
 ) -> Iterator[tuple[Table, dict[str, Any]]]:
-    """Yield the changes of a row, and the truncates of its table, the latest first, as far back as the log reaches."""
+    """Yield the changes of a row and the truncates of its table, latest first, as far back as the log reaches."""
     high = last
     while high > 0:
         low = max(1, high - STEP + 1)

@@ -1,9 +1,9 @@
-"""Errors that end the merge of one table: that table is excluded from the cut, with the reason, and the others
-continue.
+"""Errors that end the merge of one table: that table is excluded from the cut, with the reason, and the merge continues
+with the others.
 
 An engine classifies its own errors (`Engine.failure`); this module turns the classification into a message and a
-remedy. No message contains a row's values: an engine's own texts may, so only the error's kind, the line of cdcflow
-where it occurred, and the file are reported.
+remedy. No message contains a row's values. The texts of an engine may contain them, so a message has only the error's
+kind, the line of cdcflow where it occurred, and the file.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TableFailed(CannotFollow):
 
 
 class FileUnreadable(Exception):
-    """The file `place` cannot be read, or has other contents than it should. The cause says why."""
+    """The error for the file `place`, which cannot be read or has unexpected contents. Its cause is the reason."""
 
     def __init__(self, place: Path | str) -> None:
         super().__init__(str(place))
@@ -60,7 +60,8 @@ class FileUnreadable(Exception):
 
 @contextmanager
 def reading(place: Path | str, *passing: type[Exception]) -> Iterator[None]:
-    """Wrap the reading of a file, so that an error names it. `passing`: errors that do not concern the file.
+    """Wrap the reading of a file, so that an error names the file. `passing`: kinds of errors that do not concern the
+    file and are not changed.
 
     Raises:
         FileNotFoundError: the file does not exist.
@@ -81,7 +82,7 @@ def reading(place: Path | str, *passing: type[Exception]) -> Iterator[None]:
 
 
 def of_system(error: BaseException) -> Failure | None:
-    """Return what an error of the operating system or of a file means; `None` if it is neither."""
+    """Return what an error of the operating system, or of reading a file, means; `None` for any other error."""
     place, is_unreadable = "", False
     for one in causes(error):
         if isinstance(one, FileUnreadable):
@@ -97,7 +98,7 @@ def of_system(error: BaseException) -> Failure | None:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes."""
+    """Yield an error, its cause, the cause of that, and so on."""
     found: BaseException | None = error
     while found is not None:
         yield found
@@ -164,11 +165,11 @@ def rows_missing(table: TableId, cut: int, count: int) -> CannotFollow:
 
 @contextmanager
 def of_all_tables(engine: Engine, warehouse: Warehouse) -> Iterator[None]:
-    """Wrap access to what all tables of a warehouse share: their cuts, and the catalog.
+    """Wrap access to what all tables of a warehouse share: the table of cuts, and the catalog.
 
     Raises:
         SinkUnavailable: the disk is full.
-        ConfigurationError: it is damaged, or no permission to read or write it.
+        ConfigurationError: a shared file is damaged, or must not be read or written.
     """
     try:
         yield
@@ -215,8 +216,8 @@ def _of_all(found: Failure, cuts: str) -> CdcflowError:
 
 
 def wanted_tables(cut: Cut, tables: Collection[str] | None, *, incomplete: bool) -> list[str]:
-    """Return the names of the requested tables that the cut has, by default of all; those that are excluded from it are
-    logged as warnings."""
+    """Return the names of the requested tables that the cut has (`None`: all of the cut). Those that are excluded from
+    the cut are logged as warnings."""
     for name, why in sorted(cut.left_out.items()):
         if tables is None or name in tables:
             _log.warning("table not in the cut", table=name, cut=cut.cut, reason=why)

@@ -1,4 +1,4 @@
-"""Turn a range of changes into a `Folding` for its table, by the table's mode; every engine can run it.
+"""Turn a range of changes into a `Folding` for its table, by the table's mode; every engine can run a folding.
 
     mode          built from
     current       the changes after the last truncate
@@ -8,7 +8,7 @@
     `tables.merge.history`)
 
 A mode is a function of a range, its evolutions (one for each incarnation of the source table that the mode needs) and
-the session. It yields the folding for as long as the session has the views that the folding names.
+the session. It yields the folding, which is valid while the session has the views that the folding names.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ Standing = Callable[..., str]
 def folding(
     range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Standing
 ) -> AbstractContextManager[Folding]:
-    """Yield the folding of a range into its table, which has gone through these evolutions."""
+    """Yield the folding of a range into its table. `evolutions`: the changes of shape that the table has
+    gone through."""
     return _MODES[range_.mode.name](range_, session, evolutions, standing)
 
 
@@ -110,8 +111,8 @@ def _soft_delete(
 
 @contextmanager
 def _purges(session: SqlSession, range_: TableRange) -> Iterator[str]:
-    """Yield a view of the first and last offsets of transactions whose deletes remove rows, or leave them unmarked
-    (`keeps`)."""
+    """Yield the name of a view of the transactions whose deletes are not marked: columns `a` and `z`, their first and
+    last offsets, and `keeps`, whether the rows stay unmarked (otherwise they are removed)."""
     if not range_.transactions:
         raise InvariantViolated(f"merging {range_.table}: its segments do not have the origins of transactions")
     removing, keeping = range_.policy.purge_origins, range_.policy.kept_purges
@@ -154,8 +155,8 @@ _MODES: Mapping[Mode, Callable[..., AbstractContextManager[Folding]]] = {
 
 
 def _each_key_once(session: SqlSession, layout: ColumnLayout, files: Sequence[InputFile], found: changes.View) -> bool:
-    """Return whether the changes are whole rows with unique keys, as after a backfill. The manifests exclude it, or
-    usually prove it. If they do neither, the keys in the log are checked."""
+    """Return whether the changes are whole rows with unique keys, as after a backfill. Usually the manifests prove or
+    exclude this; if they do not, the keys in the log are checked."""
     target = layout.target
     if not target.key or not all(f.ops and f.ops.keys() <= {"c", "r"} and not f.file.partial for f in files):
         return False

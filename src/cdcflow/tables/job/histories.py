@@ -1,4 +1,4 @@
-"""Mode history: turn a range of changes into versions of rows, with the data read from the log and the table."""
+"""The mode `history`: turn a range of changes into versions of rows, with the data read from the log and the table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TRANSACTION_COLUMNS = (
 def folding(
     range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Callable[..., str]
 ) -> Iterator[Versions]:
-    """See `foldings`."""
+    """Yield the folding for the mode `history` (see `foldings`)."""
     (evolution,) = evolutions
     names = range_.mode.ends or OffsetNames()
     layout = ColumnLayout.of(evolution, shapes_over_time(range_.files)).with_constants(range_.member)
@@ -92,8 +92,8 @@ def folding(
 
 
 def moment(session: SqlSession, transactions: Sequence[InputFile], offset: int) -> tuple[str, int] | None:
-    """Return the position and time (microseconds since 1970) of an offset's transaction; `None` if the log no longer
-    has it."""
+    """Return the position and time (microseconds since 1970) of the transaction with an offset; `None` if the log no
+    longer has it."""
     views: list[str] = []
     try:
         name = _moments(session, _transactions(session, transactions, views), {offset}, views)
@@ -114,7 +114,7 @@ def _transactions(session: SqlSession, files: Sequence[InputFile], views: list[s
 
 
 def _has_reads(session: SqlSession, files: Sequence[InputFile], transactions: str) -> bool:
-    """Return whether there may be rows of a backfill, or deletes of a repair. These are in transactions of the same
+    """Return whether there may be rows of a backfill or deletes of a repair; the transactions of both have the same
     kind."""
     if any(f.ops.get(READ) for f in files):
         return True
@@ -124,8 +124,9 @@ def _has_reads(session: SqlSession, files: Sequence[InputFile], transactions: st
 
 
 def _moments(session: SqlSession, transactions: str, offsets: Collection[int], views: list[str]) -> str:
-    """Create a view of position and time by offset: those of its transaction. If no row has the offset yet, as when a
-    backfill that found no row began there, it gets those of the latest transaction before it."""
+    """Create a view of the position and time of each offset, taken from its transaction, and return its name. An offset
+    that no row has, as when a backfill that found no row began there, gets those of the latest transaction before it.
+    """
     listed = " UNION ALL ".join(f"SELECT CAST({o} AS bigint) AS o" for o in sorted(offsets))
     newest = "max_by(x.p, x.begin) AS p, max_by(x.t, x.begin) AS t"
     sql = f"SELECT q.o, {newest} FROM ({listed}) q JOIN {transactions} x ON x.begin <= q.o GROUP BY q.o"  # noqa: S608
@@ -134,15 +135,18 @@ def _moments(session: SqlSession, transactions: str, offsets: Collection[int], v
 
 
 def _ends_of_segments(files: Sequence[InputFile]) -> list[int]:
-    """Return the last offsets, as originally sealed, of the segments with rows that were read or deleted. An offset
-    belongs to the first of them that is not less than it. An offset of a segment without such rows is attributed to a
-    later segment, which is harmless."""
+    """Return the last offsets, as originally sealed, of the segments with rows that were read or deleted, sorted.
+
+    An offset belongs to the segment with the smallest of these ends that is not less than the offset. An offset of a
+    segment without such rows is attributed to a later segment, which is harmless.
+    """
     segments = {f.segment.first_offset: f.segment for f in files if f.ops.get(READ) or f.ops.get(DELETE)}
     return sorted(end for s in segments.values() for end in (*(o for _, o in s.seams), s.last_offset))
 
 
 def _default_offsets(layout: ColumnLayout, evolution: Evolution, files: Sequence[InputFile]) -> dict[int, int]:
-    """Return, for columns with a default that this range introduces, the offset of the first row that has them."""
+    """Return the columns with a default that this range introduces, by position, each with the offset of the first row
+    that has the column."""
     known = {c.number for c in evolution.before.columns if not c.added} if evolution.before is not None else set[int]()
     numbers = [{c.number for c in shape.columns} for shape in layout.numbered]
     found = {}
@@ -158,7 +162,8 @@ def _default_offsets(layout: ColumnLayout, evolution: Evolution, files: Sequence
 def _missing(
     session: SqlSession, layout: ColumnLayout, names: OffsetNames, range_: history.RangeFacts
 ) -> frozenset[Mask]:
-    """Return which columns have no known value in open versions: the distinct sets of their positions."""
+    """Return the sets of columns, as positions, whose values are unknown in open versions of rows; each distinct set
+    once."""
     if range_.standing is None:
         return frozenset()
     at = {column.name: i for i, column in enumerate(layout.target.columns)}

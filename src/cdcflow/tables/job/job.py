@@ -80,7 +80,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class MergeRequest:
-    """One log, the warehouse into which it is merged, and how; see `merge`."""
+    """The arguments of one merge: the log, the warehouse into which it is merged, and how; see `merge`."""
 
     engines: Engines
     log: LogLayout
@@ -142,8 +142,12 @@ def merge(
 
 
 def _merge(request: MergeRequest, tables: Collection[str] | None, *, recent: bool) -> MergeReport:
-    """`recent`: list only segments after the published cut, if listing all of them would cost more. Raises OlderNeeded
-    if they are not enough; what was already committed stays committed."""
+    """Do the work of `merge`. `recent`: list only segments after the published cut, if listing all of them would cost
+    more.
+
+    Raises:
+        OlderNeeded: these segments are not enough; what was already committed stays committed.
+    """
     began = time.monotonic()
     engine, log, place = request.engines.first, request.log, request.warehouse
     with of_all_tables(engine, place):
@@ -190,8 +194,8 @@ def _merge(request: MergeRequest, tables: Collection[str] | None, *, recent: boo
 def _derive(
     request: MergeRequest, cut: Cut | None, shown: Cut | None
 ) -> tuple[Cut | None, tuple[TableMergeReport, ...]]:
-    """Return a cut with its derived tables, and their reports; `None` if it is the published one. `shown`: the latest
-    cut, with its derived tables."""
+    """Return the cut with its derived tables, and their reports. The cut is `None` if readers would see nothing new.
+    `shown`: the latest published cut, with its derived tables."""
     if cut is None:
         return None, ()
     derivation = Derivation(request.engines, request.warehouse, request.policies.derived, shown, request.watch)
@@ -200,8 +204,8 @@ def _derive(
 
 
 def show_views(engine: Engine, warehouse: Warehouse, cut: Cut) -> None:
-    """Write the latest cut's SQL for readers without cdcflow, unless it is already written: an earlier run may have
-    died before that."""
+    """Write the latest cut's SQL for readers without cdcflow, unless it is already written. An earlier run may have
+    died between publishing the cut and writing it."""
     text = views.spark_sql(cut, warehouse, engine.rules.name)
     try:
         if engine.read_text(views.LATEST) != text:
@@ -212,7 +216,8 @@ def show_views(engine: Engine, warehouse: Warehouse, cut: Cut) -> None:
 
 
 def note(log: LogLayout, warehouse: Warehouse, cut: Cut) -> None:
-    """Tell the log's retention what this warehouse no longer needs. An excluded table may need older segments."""
+    """Record for the log's retention which offsets this warehouse no longer needs. An excluded table may need older
+    segments."""
     name = notes.warehouse_name(warehouse.folder if warehouse.is_local else str(warehouse))
     known = notes.read(log, "merge", name)
     held = tuple(sorted(cut.left_out))
@@ -226,7 +231,7 @@ def _tell_step(watch: Watch, step: int, progress: MergeProgress) -> None:
 
 
 def _unknown_names(policies: Policies, whole: Range, before: Cut | None) -> list[str]:
-    """Return the names of tables in the settings that are those of no table of the log or of the warehouse."""
+    """Return the table names in the settings that neither the log nor the warehouse has."""
     named = policies.each.keys() | policies.contracts.keys()
     if not named:
         return []
@@ -238,7 +243,7 @@ def _unknown_names(policies: Policies, whole: Range, before: Cut | None) -> list
 def _tables_with_rows(
     tables: Collection[str] | None, step: Range, whole: Range, before: Cut | None
 ) -> Collection[str] | None:
-    """Return the requested tables that already have rows in this step."""
+    """Return the requested tables that already have rows in this step (`None`: all tables were requested)."""
     if tables is None or step.segments == whole.segments:
         return tables
     known = step.tables(None if before is None else before.by_source())
@@ -246,8 +251,8 @@ def _tables_with_rows(
 
 
 class MergeRun:
-    """One merge: the log's latest cut, and what was published before. `log` is the part of `whole` that this step
-    merges."""
+    """One merge of a part of a log, up to that part's latest cut. `log` is the part of `whole` that this step merges;
+    `published` is the cut that was published before."""
 
     def __init__(self, request: MergeRequest, log: Range, whole: Range, published: Cut | None) -> None:
         self._request = request
@@ -277,7 +282,7 @@ class MergeRun:
         self._names = None if unity is None else UnityNames(unity, request.warehouse)
 
     def _in_their_places(self, cut: Cut) -> Cut:
-        """Return a cut by source without the tables that have other routes now: they are created again."""
+        """Return a cut by source without the tables whose routes have changed since; these are created again."""
         if not self._routes and cut is self._before:
             return cut
         tables = {}
@@ -291,7 +296,7 @@ class MergeRun:
         return self._routes.destination(table)
 
     def _open(self, engine: Engine, table: TableId) -> CurrentTable:
-        """Return the table of the warehouse that gets the rows of a table, as if it had no others."""
+        """Return the table of the warehouse that gets the rows of a captured table, as if it had only those rows."""
         if not self._routes:
             return engine.table(table_path(table))
         there = self._destination(table)
@@ -326,7 +331,7 @@ class MergeRun:
         return reports
 
     def _turn(self, tables: list[TableId]) -> list[TableMergeReport]:
-        """Merge tables that have one place, one after the other."""
+        """Merge the tables whose rows go into one table of the warehouse, one after the other."""
         return [report for table in tables if (report := self._table(table)) is not None]
 
     def _table(self, table: TableId) -> TableMergeReport | None:
@@ -353,8 +358,8 @@ class MergeRun:
         )
 
     def _refusal(self, table: TableId, engine: Engine, error: Exception) -> CdcflowError:
-        """Return why a table whose merge ended with this error is excluded; raise the error again if it does not
-        concern only the table."""
+        """Return the error with which a table is excluded after its merge ended with `error`. Raise that error again if
+        it concerns more than this table."""
         raised = error if isinstance(error, CdcflowError) else self._table_error(table, engine, error)
         if not is_of_one_table(raised):
             raise raised
@@ -452,7 +457,8 @@ class MergeRun:
         return report
 
     def _keep_name(self, table: TableId, there: TableSnapshot | None) -> None:
-        """Register the table in Unity Catalog if that has the names; before it exists (None), check its name."""
+        """Register the table in Unity Catalog if the warehouse uses one. Before the table exists (`there` is `None`),
+        only check that its name is free."""
         if self._names is None:
             return
         named = self._destination(table)
@@ -469,7 +475,11 @@ class MergeRun:
             self._names.keep(named.table, there.columns)
 
     def _made_empty(self, there: CurrentTable, table: TableId, engine: Engine, mode: ModeRules) -> TableSnapshot | None:
-        """Create a table that has no row in the log. HistoryLost: it had some."""
+        """Create a table that has no row in the log, and return its snapshot.
+
+        Raises:
+            HistoryLost: the table may have had rows that have expired.
+        """
         shape = self._positions.empty_shape(table)
         if shape is None:
             raise self._positions.history_lost(table)
@@ -481,7 +491,7 @@ class MergeRun:
         return made
 
     def final(self, reports: tuple[TableMergeReport, ...]) -> tuple[TableMergeReport, ...]:
-        """Return the reports, updated with what was found when the cut was built.
+        """Return the reports, in which tables that were excluded while the cut was built are marked as excluded.
 
         Raises:
             CdcflowError: every table is excluded.
@@ -545,8 +555,8 @@ class MergeRun:
         return new
 
     def _shows_already(self, table: TableId, now: TableSnapshot, there: CurrentTable) -> bool:
-        """Return whether this same cut was already published with the table, and the version that it shows still
-        exists. Then the cut keeps showing that version, whatever was done to the table since."""
+        """Return whether an earlier publication of this same cut shows the table in a version that still exists. The
+        cut then keeps showing that version, even if the table was changed since."""
         published = self._published
         shown = None if published is None or published.cut != self._cut else published.tables.get(str(table))
         if shown is None or shown.id != now.id or not shown.commit:
@@ -554,8 +564,8 @@ class MergeRun:
         return there.commit_of(shown.version) == shown.commit
 
     def pin(self, cut: Cut) -> Cut:
-        """Make the formats keep what the cut shows, durably; versions that an older cut shows are already kept. Return
-        the cut without the tables for which that failed."""
+        """Make the formats keep what the cut shows, durably, and return the cut without the tables for which that
+        failed. Versions that an older cut shows are already kept."""
         before = self._before.tables if self._before is not None else {}
         failed = {}
         for name, table in cut.tables.items():
@@ -585,7 +595,8 @@ class MergeRun:
             ) from error
 
     def _try(self, table: TableId, ask: Callable[[], _Answer]) -> tuple[str | None, _Answer | None]:
-        """Return what `ask` returns for a merged table; or why the table is excluded after all."""
+        """Call `ask` for a merged table, and return `None` and its result. If it fails, exclude the table and return
+        the reason and `None`."""
         try:
             return None, ask()
         except Exception as error:  # noqa: BLE001  raised again unless it concerns only this table
@@ -598,7 +609,8 @@ class MergeRun:
         ask: Callable[[CurrentTable], _Answer],
         opened: Callable[[Engine, TableId], CurrentTable] | None = None,
     ) -> _Answer:
-        """Call `ask` with the table in the first engine, or in the other one if the first cannot do it."""
+        """Call `ask` with the table as the first engine opens it, or with that of the other engine if the first cannot
+        do it."""
         engine = self._engines.first
         for _ in range(2):
             with closing((opened or self._open)(engine, table)) as there:
@@ -628,13 +640,13 @@ class MergeRun:
         )
 
     def _member(self, table: TableId) -> CutMember | None:
-        """Return what a cut records in addition of a table that is not under its own name."""
+        """Return the captured table that a cut records for a routed table; `None` if no route applies to it."""
         if self._routes.find(str(table)) is None:
             return None
         return CutMember("/".join(table_path(table)), complete=False, key=self._destination(table).key)
 
     def _tag(self, table: TableId, version: int) -> str:
-        """Return the tag of a version: that of the first cut that shows it (see `pin`)."""
+        """Return the tag of a version. A tag is named after the first cut that shows the version (see `pin`)."""
         entry = self._positions.entry(table)
         if entry is not None and _version(entry) == (self._ids[table], version, self._commits[table]):
             return entry.tag
@@ -663,8 +675,8 @@ class MergeRun:
         return found
 
     def _rows_that_miss(self, table: TableId) -> int:
-        """Return how many rows lack columns: 0 once its backfill is done. The rows are counted only if there may be
-        such rows."""
+        """Return how many rows of a table lack columns: 0 once its backfill is done. The rows are counted only if there
+        may be such rows."""
         mode = self._modes[table]
         if mode.keeps_changes:
             return 0  # nothing is completed later
@@ -681,7 +693,8 @@ class MergeRun:
 
 
 def _rows_that_miss(there: CurrentTable, ended: Sequence[str]) -> int:
-    """Return how many rows lack a column that the source has; the values of a dropped column can never be known."""
+    """Return how many rows lack a column that the source still has. The values of a dropped column can never be known,
+    so they do not count."""
     found = there.snapshot()
     described = None if found is None else found.properties.get(statement.TARGET_PROPERTY)
     left = () if described is None else Target.from_json(described).left_names
@@ -689,13 +702,13 @@ def _rows_that_miss(there: CurrentTable, ended: Sequence[str]) -> int:
 
 
 def _version(table: CutTable) -> tuple[str, int, str]:
-    """Return what identifies the version that a cut shows of a table."""
+    """Return the values that identify the version of a table that a cut shows."""
     return table.id, table.version, table.commit
 
 
 def _is_known_better(shown: CutTable, new: CutTable) -> bool:
-    """Return whether the log now has more to report about a table than when the same cut was published: that every row
-    is present."""
+    """Return whether the log's knowledge of a table has changed since the same cut was published: whether every row is
+    present, or which backfill was the latest."""
     return (shown.complete, shown.generation) != (new.complete, new.generation)
 
 

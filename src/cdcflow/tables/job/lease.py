@@ -25,7 +25,7 @@ MERGE, UPKEEP = "merging into", "upkeep of"
 
 
 def held_by(attempted: str, *, by_upkeep: bool) -> str:
-    """Return what holds a lease that another process needs, as messages name it."""
+    """Return a text for messages that names the kind of process that holds a lease."""
     if attempted == UPKEEP:
         return "a merge or another maintenance run works"
     return "upkeep works" if by_upkeep else "another merge works"
@@ -79,7 +79,8 @@ def _lock(warehouse: Path, name: str, attempted: str, found: str, wait_s: float 
 
 
 def _sign(file: IO[str]) -> None:
-    """Write into a lock's file which process holds it. This is for messages only; the lock itself is what counts."""
+    """Write the process that holds the lock into the lock's file. The text is for messages only; the lock itself is
+    what counts."""
     what = {"pid": os.getpid(), "host": socket.gethostname(), "since": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
     with suppress(OSError):  # a full disk
         file.truncate(0)
@@ -88,7 +89,7 @@ def _sign(file: IO[str]) -> None:
 
 
 def _holder(file: IO[str]) -> str:
-    """Return which process holds a lock, as a part of a sentence; "" if unknown."""
+    """Return the process that holds a lock, as part of a sentence; "" if unknown."""
     try:
         file.seek(0)
         what = json.loads(file.read())

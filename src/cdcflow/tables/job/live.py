@@ -1,5 +1,4 @@
-"""Every table as of the latest sealed cut of a log, without a merge: the latest published cut plus later changes. All
-have the names that they have at the source, also under routes (`cdcflow.model.routes`).
+"""Read every table as of the latest sealed cut of a log, without a merge: the latest published cut plus later changes.
 
     cuts      41 published
     log       ──cut 41──segment──cut 52──segment──cut 60──▶     latest sealed cut: 60
@@ -8,7 +7,8 @@ have the names that they have at the source, also under routes (`cdcflow.model.r
     returns   in no cut              + (0, 60]                  all of it is in the log
 
 A table is read at the version that the published cut shows, even while a merge changes it. So all tables show one
-state, the same that a merge of this log would publish (`job`).
+state, the same that a merge of this log would publish (`job`). Tables have the names that they have at the source, also
+under routes (`cdcflow.model.routes`).
 
 This module decides what a table looks like, and what it needs of the log. The reader produces the rows: Spark plans, or
 Arrow tables from DuckDB (`cdcflow.spark.live`, `cdcflow.tables.local.live`).
@@ -71,7 +71,7 @@ _log = structlog.get_logger()
 
 
 class NewestCut(Protocol):
-    """The part of the published cuts' interface that is needed here."""
+    """The part of the interface `cdcflow.tables.port.Cuts` that the live view needs."""
 
     def newest(self) -> Cut | None:
         """See `cdcflow.tables.port.Cuts.newest`."""
@@ -91,7 +91,7 @@ class Reader(Protocol[RowsMade]):
 
     @property
     def rules(self) -> Format:
-        """The tables' format."""
+        """The format of the warehouse's tables."""
 
     def cuts(self) -> NewestCut: ...
 
@@ -193,7 +193,8 @@ def _read(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What is folded for a table: `range_` onto version `entry.version`, or onto nothing if `entry` is `None`.
+    """The rows that a table is read from: `range_` folded onto version `entry.version`, or onto nothing if `entry` is
+    `None`.
 
     `empty`: the table's description if neither the log nor the published cut has a row of it.
     """
@@ -283,7 +284,7 @@ class _View(Generic[Rows]):
             )
 
     def _show(self, found: Live[Rows], name: str, table: TableId | None, why: str | None) -> None:
-        """Add one table to the rows, the incomplete tables or the excluded tables."""
+        """Add one table to the result: to its rows, its incomplete tables or its excluded tables."""
         if why is not None or table is None:
             found.left_out[name] = why or ""
             return
@@ -315,10 +316,10 @@ class _View(Generic[Rows]):
                 found.left_out[name] = told.with_section
 
     def _part(self, there: PastTable[Rows], table: TableId) -> _Part:
-        """Return what must be folded for a table.
+        """Return what must be read and folded for a table.
 
         Raises:
-            CannotFollow, HistoryLost, VersionGone: the table cannot be shown; the message says why.
+            CannotFollow, HistoryLost, VersionGone: the table cannot be shown; the message is the reason.
         """
         entry = self._entries.get(str(table))
         known = self._positions.backfill(table)
@@ -347,10 +348,10 @@ class _View(Generic[Rows]):
         return _Part(range_, entry, complete, state, empty)
 
     def _empty(self, table: TableId, mode: ModeRules) -> Target:
-        """Return the description of a table that has no row yet.
+        """Return the description of a table that never had a row.
 
         Raises:
-            HistoryLost: it had rows.
+            HistoryLost: it had rows, which have expired.
         """
         shape = self._positions.empty_shape(table)
         if shape is None:
@@ -387,7 +388,8 @@ class _View(Generic[Rows]):
             return self._folded_rows(there, located) if range_.files else self._unchanged_rows(there, located)
 
     def _unchanged_rows(self, there: PastTable[Rows], range_: TableRange) -> Rows:
-        """Return the table's rows when there are no changes; rows that a backfill did not find may be removed."""
+        """Return the rows of a table that has no changes in the range, without those that a later backfill did not
+        find."""
         target, mode, session = range_.existing_target(), range_.mode, there.session
         assigned = {} if mode.ended is None else {mode.ended: "true"}
         if mode.ends is not None and range_.sweep:
@@ -464,14 +466,14 @@ class _View(Generic[Rows]):
                 raise SegmentGone(f"reading {layout.name}: a file of it is gone") from error
 
     def _are_there(self, files: Sequence[InputFile]) -> bool:
-        """Return whether all of the log's files still exist; if so, the missing file is not one of them."""
+        """Return whether all of these files of the log still exist. If so, the missing file is not among them."""
         layout = self._log.layout
         return layout.store is None and all(Path(file.path).exists() for file in files)
 
 
 def _turns(range_: TableRange) -> Iterator[tuple[TableRange, list[list[Table]]]]:
-    """Yield the parts of a range that are folded one after the other, each with the groups of shapes by which the table
-    evolves. For a history, each incarnation of the source table is one part."""
+    """Yield the parts of a range that are folded one after the other, each with the groups of shapes through which the
+    table evolves. In the mode `history` each incarnation of the source table is one part."""
     groups = group_shapes(shapes_over_time(range_.files), range_.mode)
     if not range_.mode.in_turn:
         yield range_, groups
@@ -502,7 +504,7 @@ class _Once:
 
 
 class _Views:
-    """Views of a session, dropped at the end."""
+    """The views that were created in a session, which are dropped at the end."""
 
     def __init__(self, session: SqlSession) -> None:
         self._session = session

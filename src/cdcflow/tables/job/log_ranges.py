@@ -1,4 +1,4 @@
-"""A range of a log as rows of one table: its offsets, its files and its columns, found from manifests alone.
+"""Find a range of a log as rows of one table, from manifests alone: its offsets, its files and its columns.
 
     given       from a cut, to a time        ──resolved──▶  offsets 1201 to 5000
     files       of the table in that range   ──brought───▶  the columns of its latest shape in there
@@ -45,8 +45,8 @@ _NO_OFFSET = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Where a range begins and ends; at most one field of each kind. Offsets and times are inclusive. A cut and a
-    position are points between two transactions: a range from one starts after it, a range to one ends before it.
+    """The beginning and the end of a range; each may be given in one way only. Offsets and times are inclusive. A cut
+    and a position are points between two transactions: a range from one starts after it, a range to one ends before it.
 
     Without a beginning the range starts at the first offset in the log; without an end it reaches to the latest sealed
     cut. A time without a zone is UTC.
@@ -64,7 +64,7 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """How rows of a table are shown: as log rows or as the feed, in the columns of one shape.
+    """How the rows of a table are shown: as log rows or as the feed, in the columns of the shape `target`.
 
     `defaults`: see `alignment.defaults_of`. `shapes`: the shapes that are converted to `target`, oldest first.
     """
@@ -87,7 +87,8 @@ class Shaped:
 
 
 def bounds_of(layout: Layout, ends: Ends) -> tuple[int, int]:
-    """Return the first and last offset of a range, both inclusive; the last one is lower if the range is empty.
+    """Return the first and last offset of a range, both inclusive; the last one is lower than the first if the range is
+    empty.
 
     Raises:
         ConfigurationError: two fields were given for one end, or an end is not sealed yet, or it cannot be determined.
@@ -136,7 +137,8 @@ def table_named(layout: Layout, name: str) -> TableId:
 
 
 def tables_with(layout: Layout, name: str) -> dict[str, TableId]:
-    """Return tables of the log's sealed part, keyed by name; the search stops as soon as `name` is among them."""
+    """Return the tables that the log's sealed part has, keyed by name. The search stops once it has found `name`, so
+    the result may lack other tables."""
     found = _tables(layout)
     return found if name in found else sealed_range(layout).tables()
 
@@ -209,7 +211,8 @@ def target_of(shapes: Sequence[Table]) -> Table:
 
 
 def split_error(table: TableId, why: str, last: int) -> ConfigurationError:
-    """Return the error for a range that cannot be shown as one. `last`: the offset after which it must be split."""
+    """Return the error for a range that cannot be shown as one table. `last`: the offset after which it must
+    be split."""
     return ConfigurationError(
         f"reading {table}: {why}",
         remedy=f"read up to offset {last}, and from offset {last + 1}, each by itself",
@@ -353,7 +356,8 @@ def _every_file(layout: Layout, table: TableId) -> Iterator[tuple[int, Table]]:
 
 
 def _in_the_way(shape: Table, target: Table, kind: str) -> str | None:
-    """Return why rows of a shape cannot be shown together with those of a later one; `None` if they can."""
+    """Return why rows of `shape` cannot be shown together with those of the later shape `target`; `None` if
+    they can."""
     if kind == FEED and shape.incarnation != target.incarnation:
         return "the table was dropped and recreated, and the log does not have the deleted rows"
     for column, own in zip(target.columns, sources(shape, target), strict=True):

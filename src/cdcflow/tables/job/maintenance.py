@@ -62,9 +62,9 @@ _log = structlog.get_logger()
 @dataclass(frozen=True, slots=True)
 class UpkeepPolicy:
     """What maintenance of a warehouse may do. `keep_s`: how long cuts are kept (`None`: indefinitely). `every_s`: how
-    often a table is maintained. `budget_s`: no step begins later than this after the first. `compact`: merge small
-    files. `after_merges`: a table is also maintained after this many merges of it (0: only by time). `cluster`: rows of
-    rewritten files are sorted by the table's key."""
+    often a table is maintained. `budget_s`: no step begins later than this after the first one. `compact`: merge small
+    files. `after_merges`: a table is also maintained after this many merges of it (0: only by time). `cluster`: sort
+    the rows of rewritten files by the table's key."""
 
     keep_s: float | None = None
     every_s: float = 3600.0
@@ -76,7 +76,7 @@ class UpkeepPolicy:
 
 @dataclass(frozen=True, slots=True)
 class TableUpkeep:
-    """What was done to a table, and why the rest was not ("": everything was done)."""
+    """What maintenance did to a table, and why it did not do the rest ("": it did everything)."""
 
     name: str
     done: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class TableUpkeep:
 @dataclass(frozen=True, slots=True)
 class UpkeepReport:
     """What a maintenance run did. `expired`: number of expired cuts. `oldest`: the oldest kept cut (0 if none was
-    published). `put_off`: tables that the budget did not suffice for."""
+    published). `put_off`: tables for which the budget left no time."""
 
     expired: int = 0
     oldest: int = 0
@@ -97,7 +97,7 @@ class UpkeepReport:
 
 @dataclass(slots=True)
 class _Turns:
-    """When each table was last maintained, as recorded in the warehouse. Seconds since 1970."""
+    """When each table was last maintained, in seconds since 1970, as recorded in the warehouse."""
 
     engine: Engine
     began: float = 0.0
@@ -128,8 +128,8 @@ class UpkeepWhenDue:
     def __init__(
         self, engines: Engines, policy: UpkeepPolicy, clock: Callable[[], float] = time.time, *, repeats: bool = False
     ) -> None:
-        """`repeats`: the process merges again and again, so that maintenance can work during its merges, if the first
-        engine merges in this process. Each merge is then in `merging`."""
+        """`repeats`: the process merges again and again, so maintenance can work during its merges if the first engine
+        merges in this process. Each of its merges must then be inside `merging`."""
         self._engines = engines
         self._policy = policy
         self._clock = clock
@@ -144,12 +144,17 @@ class UpkeepWhenDue:
         self._maintained: frozenset[str] = frozenset()
 
     def merging(self) -> AbstractContextManager[object]:
-        """Return what is held during a merge: a step of maintenance that has begun comes first."""
+        """Return a context manager for the time of a merge. Entering it waits for the end of a maintenance step that
+        has begun."""
         return self._turn
 
     def after(self, tables: Iterable[TableMergeReport]) -> UpkeepReport:
-        """Run the maintenance that is due after a merge of these tables. An error postpones it; the merge never fails
-        because of it. If it works during merges, return at once: what the latest run did, if it has ended."""
+        """Run the maintenance that is due after a merge of these tables, and return what it did. An error postpones the
+        maintenance; the merge never fails because of it.
+
+        If maintenance works during merges, this only starts it and returns at once, with what the latest run did if it
+        has ended.
+        """
         policy, now = self._policy, self._clock()
         self._begin_later_work()
         self._merges.update({table.place or table.name for table in tables if table.changes})
@@ -180,13 +185,14 @@ class UpkeepWhenDue:
         return self._close_run()
 
     def join(self) -> None:
-        """Wait until what works during merges has ended."""
+        """Wait until the maintenance that works during merges has ended."""
         for thread in (self._running, self._doing_later):
             if thread is not None:
                 thread.join()
 
     def _begin_later_work(self) -> None:
-        """Do a piece of what commits have left, during the next merge: one at a time."""
+        """Begin one piece of the work that commits have left, to be done during the next merge; only one runs at a
+        time."""
         is_busy = self._doing_later is not None and self._doing_later.is_alive()
         if self._later is not None and self._later.is_due and not is_busy:
             # Not a daemon: as that of a compaction.
@@ -194,7 +200,7 @@ class UpkeepWhenDue:
             self._doing_later.start()
 
     def _ended_run(self) -> UpkeepReport:
-        """Return what a run during merges did, if it has ended since."""
+        """Return what a run during merges did, if it has ended since the last call."""
         if self._running is None or self._running.is_alive():
             return UpkeepReport()
         self._running = None
@@ -238,7 +244,7 @@ def _do_next(later: Later) -> None:
 
 
 def runs_beside(engines: Engines, *, repeats: bool) -> bool:
-    """Return whether maintenance works in threads during the merges of a process that merges again and again."""
+    """Return whether maintenance works in threads during the merges. `repeats`: the process merges again and again."""
     return repeats and not engines.first.compacts_concurrently
 
 
@@ -299,7 +305,7 @@ def upkeep(
 
 
 def first_kept(listed: list[ListedCut], keep_s: float | None, now: float) -> int:
-    """Return the number of the oldest cut that is kept: cuts no older than `keep_s` are kept, and always the latest."""
+    """Return the number of the oldest cut to keep: cuts no older than `keep_s` are kept, and always the latest one."""
     if keep_s is None:
         return listed[0].cut
     since = (now - keep_s) * 1e6
@@ -307,7 +313,7 @@ def first_kept(listed: list[ListedCut], keep_s: float | None, now: float) -> int
 
 
 def _expire(engine: Engine, cuts: Cuts, keep_s: float | None, now: float, turn: Turn) -> tuple[int, int]:
-    """Expire old cuts. Return how many, and the oldest kept one."""
+    """Expire old cuts. Return how many were expired, and the number of the oldest kept one."""
     listed = cuts.list_cuts()
     if not listed:
         return 0, 0
@@ -348,8 +354,8 @@ def _looked_after(
 
 @dataclass(slots=True)
 class _Compacted:
-    """Compaction of a table's files until a deadline (`monotonic`). `clusters`: with rows sorted by the key. `is_late`:
-    the deadline came before everything was compacted."""
+    """A compaction of a table's files until a deadline (`monotonic`). `clusters`: sort the rows by the key. `is_late`:
+    the deadline passed before everything was compacted."""
 
     deadline: float
     clusters: bool
@@ -383,10 +389,10 @@ def _order(table: TableSnapshot | None, *, by_key: bool) -> Sequence[SortColumn]
 
 
 def _enter_between_merges(engine: Engine, stack: ExitStack) -> None:
-    """Take the lease of a maintenance step; a merge that runs may take `MERGE_WAIT_S`.
+    """Take the lease of a maintenance step, and wait up to `MERGE_WAIT_S` for a merge that is running.
 
     Raises:
-        SinkUnavailable: it took longer, or the store does not answer.
+        SinkUnavailable: the merge took longer, or the store does not answer.
     """
     until = time.monotonic() + MERGE_WAIT_S
     while True:
@@ -401,11 +407,11 @@ def _enter_between_merges(engine: Engine, stack: ExitStack) -> None:
 
 
 class Compaction:
-    """Compaction in a process that merges again and again: one table at a time is rewritten in a thread, and what is
-    rewritten is committed between two merges. `add` tables, and call `proceed` after each merge.
+    """Compaction in a process that merges again and again: one table at a time is rewritten in a thread, and the
+    rewritten files are committed between two merges. `add` tables, and call `proceed` after each merge.
 
     Merges of the same process only mark rows in files that are being rewritten. If another program has replaced one of
-    them, the new files are abandoned; then the table is compacted at once, and the next merge waits.
+    them, the new files are abandoned; the table is then compacted at once, and the next merge waits.
     """
 
     def __init__(self, engines: Engines, policy: UpkeepPolicy) -> None:
@@ -419,16 +425,17 @@ class Compaction:
         self._error: Exception | None = None
 
     def add(self, name: str, path: str) -> None:
-        """Compact this table, after those that were added before."""
+        """Append this table to the queue of tables to be compacted."""
         self._waiting.setdefault(name, path)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no table is waiting, or being compacted."""
+        """Whether no table is waiting or being compacted."""
         return not self._waiting
 
     def proceed(self) -> None:
-        """Commit what is rewritten, and begin the next portion; return at once while files are being rewritten."""
+        """Commit the rewritten files, and begin to rewrite the next portion; return at once if files are still being
+        rewritten."""
         if self._rewriting is not None:
             if self._rewriting.is_alive():
                 return
@@ -443,7 +450,7 @@ class Compaction:
             self._rewriting.start()
 
     def join(self) -> None:
-        """Wait until the files that are being rewritten are written."""
+        """Wait until all files of the current portion are written."""
         if self._rewriting is not None:
             self._rewriting.join()
 
@@ -457,7 +464,7 @@ class Compaction:
             self._error = error
 
     def _end_portion(self, name: str, path: str) -> None:
-        """Commit a portion. The table is no longer waiting unless it has more of them."""
+        """Commit a portion. Remove the table from the queue unless it has more portions."""
         found, rewritten, error = Compacted(), self._rewritten, self._error
         self._rewritten = self._error = None
         try:
@@ -485,7 +492,7 @@ class Compaction:
             return there.compact(_order(snapshot, by_key=self._clusters)) if found is None else found
 
     def _compact_by_other(self, name: str, path: str) -> None:
-        """Compact a table that only the other engine can compact, if that is running."""
+        """Compact a table that only the other engine can compact, if that engine is running."""
         compacted = _Compacted(monotonic(), clusters=self._clusters)
         try:
             _, what = _run_step(self._engines, self._engines.first, path, compacted.bit_by_bit)
@@ -504,7 +511,8 @@ def _let_go(kept: Kept, turn: Turn, engine: Engine, there: CurrentTable, found: 
 
 
 def _run_step(engines: Engines, engine: Engine, path: str, step: Step) -> tuple[Engine, str]:
-    """Run a step with the first engine, or with the other one if the first cannot and the other is already running."""
+    """Run a step with the first engine, or with the other one if the first cannot do it and the other is already
+    running."""
     try:
         with closing(engine.table(path.split("/"))) as there:
             found = there.snapshot()
@@ -516,7 +524,7 @@ def _run_step(engines: Engines, engine: Engine, path: str, step: Step) -> tuple[
 
 
 def _passes(engine: Engine, error: Exception) -> str:
-    """Return why a step was skipped; raise the error again if it is not a reason to skip."""
+    """Return why a step was skipped because of an error; raise the error again if it is not a reason to skip a step."""
     if isinstance(error, HandOver | SinkUnavailable | HistoryLost) or engine.is_conflict(error):
         return str(error).splitlines()[0]
     # One damaged table, or any failure of an engine, must not keep the others from their turn.

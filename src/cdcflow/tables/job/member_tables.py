@@ -4,10 +4,10 @@
     shard_2.orders ──▶ MemberTable shard=2 ──┼──▶ CurrentTable shop.orders    key (id, shard)
     shard_3.orders ──▶ MemberTable shard=3 ──┘
 
-To the merge each of them is a table that has its own position, description and backfill, and whose rows are the only
-ones: one commit for each, with its own transaction. So a truncate, a drop or a new backfill of one concerns its rows
-alone. What they share is the columns, which are identified by name: a column is added once, and its type holds the
-values of all. A change that would rename a column for the others is refused.
+To the merge, each member is a separate table: it has a position, a description and a backfill, and seems to have the
+only rows. A merge makes one commit for each member, with that member's transaction. So a truncate, a drop or a new
+backfill of one concerns its rows alone. The members share the columns, which are identified by name: a column is added
+once, and its type holds the values of all members. A change that would rename a column for the others is refused.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def member_with(described: Target, key: Mapping[str, str]) -> TargetMember | Non
 
 
 def snapshot_of(found: TableSnapshot, described: Target, key: Mapping[str, str]) -> TableSnapshot | None:
-    """Return a table as if it had the rows of one member alone; `None` if it was not created for this one yet."""
+    """Return the snapshot of a table as if it had the rows of one member alone; `None` if that member has not been
+    added to it yet."""
     own = member_with(described, key)
     if own is None:
         return None
@@ -73,7 +74,7 @@ def snapshot_of(found: TableSnapshot, described: Target, key: Mapping[str, str])
 
 
 def _transactions_of(known: Mapping[str, int], described: Target, key: Mapping[str, str]) -> dict[str, int]:
-    """Return the transactions without those of the other members."""
+    """Return the transactions of a table without those of the members other than the one with this key."""
     others = [_app(one.source) for one in described.members.values() if dict(one.key) != dict(key)]
     return {
         app: version
@@ -83,7 +84,7 @@ def _transactions_of(known: Mapping[str, int], described: Target, key: Mapping[s
 
 
 def _app(source: str) -> str:
-    """Return what the transactions of a member begin with (see `Positions.app`)."""
+    """Return the prefix of the names of a member's transactions (see `Positions.app`)."""
     log, table = _log_and_table(source)
     return f"cdcflow/{log}/{table}"
 
@@ -211,7 +212,7 @@ class MemberTable(CurrentTable):
         """Check that a table of this kind can have members.
 
         Raises:
-            CannotFollow: it cannot.
+            CannotFollow: it cannot have them.
         """
         alone = "route it under a name that no other table has (merge.tables.routes)"
         there = None if self._seen is None else self._seen.properties.get(MODE_PROPERTY, CURRENT.name)
@@ -236,10 +237,11 @@ class MemberTable(CurrentTable):
             )
 
     def _check_columns(self, columns: Sequence[TargetColumn]) -> None:
-        """Check that columns can be added to those of the other members.
+        """Check that these columns can be added to those of the other members.
 
         Raises:
-            CannotFollow: a column has another column's name in other letters, or no type holds the values of both.
+            CannotFollow: a column's name differs from another column's only in upper and lower case, or no type holds
+                the values of both.
         """
         names = {name.lower(): name for name in self._types}
         keys = {name.lower() for name in self._destination.key}
@@ -266,7 +268,7 @@ class MemberTable(CurrentTable):
         return member_refused(self._source, self._destination.table, why, remedy)
 
     def _add(self, column: TargetColumn, metadata: Mapping[str, Any]) -> None:
-        """Add a column, unless another member has added it; then widen its type as far as necessary."""
+        """Add a column, unless another member has added it; widen its type if it does not hold this member's values."""
         if column.name not in self._types:
             self._whole.follow(Add(replace(column, id=None, added=False, was=""), None), metadata)
             self._types[column.name] = column.type
@@ -288,8 +290,8 @@ class MemberTable(CurrentTable):
         self._whole.follow(Describe(self._described), metadata)
 
     def _member_name(self, described: Target) -> str:
-        """Return the name of this member in the description: the captured table's, unless another log has one of that
-        name."""
+        """Return the name of this member in the description: the name of the captured table, made unique if another log
+        has a table of that name."""
         key = dict(self._destination.key)
         known = next((name for name, one in described.members.items() if dict(one.key) == key), None)
         name = str(self._source)
@@ -348,7 +350,8 @@ class MemberTable(CurrentTable):
 
     @contextmanager
     def _with_others(self, folding: Folding) -> Iterator[Folding]:
-        """Yield the folding with the columns that only other members have, NULL in each row of this one."""
+        """Yield the folding extended by the columns that only other members have; they are NULL in each row of this
+        member."""
         names = {c.name for c in folding.layout.target.columns}
         others = [c for c in (() if self._described is None else self._described.columns) if c.name not in names]
         if not others:
@@ -394,12 +397,13 @@ class MemberTable(CurrentTable):
 
 
 def _with_numbers(columns: Sequence[TargetColumn]) -> tuple[TargetColumn, ...]:
-    """Columns as a description of a table with members has them: identified by their names, in this order."""
+    """Return the columns in the form that a description of a table with members has: identified by name, numbered in
+    this order."""
     return tuple(TargetColumn(c.name, number, c.type) for number, c in enumerate(columns, 1))
 
 
 def _identity(source: str, table: TableId) -> str:
-    """The identity of a table with members. No captured table has it."""
+    """Return the identity of a table with members, which no captured table has."""
     found = {"log": json.loads(source)["log"], "schema": table.schema, "name": table.name, "of": "routes"}
     return json.dumps(found, separators=(",", ":"))
 

@@ -4,8 +4,8 @@
                2026-11-25T10:00:00Z          the latest cut without later commits
                0/16B3748, binlog.000003:77   the latest cut up to that position
 
-Positions are ordered only within one server's log. If the positions of the cuts do not grow from cut to cut (there was
-a failover in between), or are not of the requested kind, cdcflow refuses to guess.
+Positions are ordered only within one server's log. cdcflow refuses to guess if the positions do not grow from cut to
+cut (there was a failover in between), or if they are of another kind than the requested one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ AsOf = int | str | datetime
 
 
 def find(cuts: Cuts, warehouse: object, cut: int | None, as_of: AsOf | None) -> Cut:
-    """Return a published cut: the one with that number, the latest one at or before a point in time, or the latest.
+    """Return the published cut with a number, or the latest one at or before the point in time `as_of`; without either,
+    the latest.
 
     Raises:
         ConfigurationError: there is no such cut.
@@ -97,7 +98,7 @@ def _check_order(cuts: Sequence[ListedCut], wanted: Place, attempted: str) -> No
     """Check that the positions of these cuts are ordered, and that the requested one is comparable with them.
 
     Raises:
-        ConfigurationError: they are not.
+        ConfigurationError: they are not ordered, or not comparable.
     """
     if why := without_order([place_of(one.position) for one in cuts if one.position], wanted):
         raise ConfigurationError(

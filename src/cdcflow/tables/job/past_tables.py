@@ -12,31 +12,32 @@ RowsMade = TypeVar("RowsMade", covariant=True)
 
 
 class VersionGone(Exception):
-    """A version of a table can no longer be read; the message says why."""
+    """The error for a version of a table that can no longer be read; the message is the reason."""
 
 
 class PastTable(Protocol[RowsMade]):
-    """A table at a past version. One thread at a time."""
+    """A table at a past version. Only one thread may use it at a time."""
 
     @property
     def session(self) -> SqlSession:
-        """The session in which its rows are computed."""
+        """The session in which the table's rows are computed."""
 
     def as_of(self, version: int) -> TableSnapshot:
-        """Return the table's description at a version; `base` has the rows of that version afterwards.
+        """Return the table's description at a version, and make `base` show the rows of that version.
 
         Raises:
             VersionGone: the version no longer exists.
         """
 
     def base(self) -> str:
-        """Return a view of its rows, in the columns that it had at that version.
+        """Return the name of a view of the table's rows at the version of `as_of`, in the columns that it had then.
 
         Raises:
             VersionGone: some of its files no longer exist.
         """
 
     def result(self, query: str, target: Target, mode: ModeRules = CURRENT) -> RowsMade:
-        """Return a query's result, which outlives the session's views. Its columns are the target's and the mode's."""
+        """Return the result of a query, which stays valid when the session's views are dropped. Its columns are those
+        of the target and of the mode."""
 
     def close(self) -> None: ...

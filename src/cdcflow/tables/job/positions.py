@@ -1,5 +1,5 @@
-"""The position of each table of a warehouse, and what it needs of the log, from its commits and the latest published
-cut."""
+"""The position of each table of a warehouse, and the part of the log that it needs, from its commits and the latest
+published cut."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Positions:
         """Check that the published cut belongs to this log.
 
         Raises:
-            ConfigurationError: it is another log's, or ahead of this one.
+            ConfigurationError: the cut is of another log, or ahead of this one.
         """
         self._log = log
         self._whole = whole
@@ -99,12 +99,13 @@ class Positions:
 
     @property
     def backfilled_tables(self) -> frozenset[str]:
-        """Names of the tables whose backfill progress the log records."""
+        """The names of the tables whose backfill progress the log records."""
         return frozenset(self._backfills)
 
     @property
     def without_rows(self) -> frozenset[TableId]:
-        """Captured tables without a row that was read; changes of them may be in the log."""
+        """The captured tables whose rows no backfill has read yet, or that have none; the log may have
+        changes of them."""
         return frozenset(self._without_rows)
 
     def empty_shape(self, table: TableId) -> Table | None:
@@ -116,8 +117,8 @@ class Positions:
         return shape if known else None
 
     def is_removed(self, table: TableId) -> bool:
-        """Return whether a missing table was removed by an operator and is not created again: it is no longer captured,
-        and an earlier cut already had its latest change."""
+        """Return whether an operator removed a missing table, so that it is not created again: it is no longer
+        captured, and an earlier cut already had its latest change."""
         published = self._published
         return (
             self.backfill(table).state == "forgotten"
@@ -126,8 +127,8 @@ class Positions:
         )
 
     def is_new(self, table: TableId, before: TableSnapshot | None) -> bool:
-        """Return whether a table does not exist, or was only begun: no merge into it is complete, and no cut knows
-        it."""
+        """Return whether a table has no complete merge: it does not exist, or its first merge only began, and no cut
+        knows it."""
         if before is None:
             return True
         published = self._published
@@ -147,7 +148,8 @@ class Positions:
             (self._replaced.discard if is_kept else self._replaced.add)(table)
 
     def _is_kept(self, found: TableSnapshot, shown: CutTable, there: CurrentTable) -> bool:
-        """Return whether the version that the published cut shows is still the table's version with that number."""
+        """Return whether the version number that the published cut shows still belongs to the same version of the
+        table."""
         commit = found.commit if found.version == shown.version else there.commit_of(shown.version)
         return not shown.commit or not commit or commit == shown.commit
 
@@ -156,9 +158,11 @@ class Positions:
         return self._there.get(table)
 
     def entry(self, table: TableId) -> CutTable | None:
-        """Return the table in the latest published cut. `None` if that was another table in the same folder, or a
-        version that the table no longer has: for a table that was restored from a copy, or lost its last commit, its
-        own commits count."""
+        """Return the table's entry in the latest published cut.
+
+        Return `None` if the entry is about a different table in the same folder, or about a version that the table no
+        longer has. If a table was restored from a copy, or lost its last commit, only its own commits count.
+        """
         if table in self._replaced:
             return None
         found = None if self._published is None else self._published.tables.get(str(table))
@@ -175,8 +179,8 @@ class Positions:
         return 0 if entry is None else entry.generation
 
     def sweep_due(self, table: TableId) -> int:
-        """Return the offset before which rows are removed unless something touched them since; 0 if none are to be
-        removed."""
+        """Return the offset of the sweep that is due: rows are removed whose last change is before it. 0 if no sweep is
+        due."""
         known = self.backfill(table)
         floor = known.floor or 0 if known.finished_generation > self.swept_generation(table) else 0
         # Its base is newer than what an earlier backfill has read.
@@ -188,15 +192,15 @@ class Positions:
         return 0 if attached is None else attached.since
 
     def standing(self, table: TableId, there: TableSnapshot) -> tuple[bool, str]:
-        """Return whether an existing table has every row, and the state to report for it."""
+        """Return whether an existing table has every row, and its state for reports."""
         known, attached = self.backfill(table), Attached.of(there.properties)
         begun = int(there.properties.get(statement.BEGUN_PROPERTY, "0"))
         base = "" if attached is None else attached.base
         return known.is_whole(begun, base), known.state_of(begun, base)
 
     def swept_by(self, range_: TableRange, since: int) -> TableRange:
-        """Return the range with the effect of backfills on rows that they did not find. `since`: nothing before this
-        offset of the log is needed (0: no limit)."""
+        """Return the range with the offsets from which the effect of backfills on rows that they did not find follows.
+        `since`: nothing before this offset of the log is needed (0: no limit)."""
         mode, backfill = range_.mode, self.backfill(range_.table)
         if mode.keeps_changes:
             return range_
@@ -214,11 +218,11 @@ class Positions:
         return f"cdcflow/{self._log.log_id}/{table}"
 
     def position(self, there: CurrentTable, table: TableId, before: TableSnapshot | None) -> int:
-        """Return the cut that the table has: the one in its own commits, or the published cut if they have no later
-        one.
+        """Return the cut up to which a table is merged: the one in its own commits, or the published cut if they have
+        none after it.
 
-        They can have an older one, from a merge that hung in the middle of its commit. Such a commit undoes the newer
-        merge that overtook it, and the changes since then are merged again.
+        The table's own commits can have an older cut if a merge hung in the middle of a commit and finished it late.
+        Such a commit undoes the newer merge that overtook it, and the changes since its cut are merged again.
         """
         entry = self.entry(table)
         if before is None:
@@ -266,7 +270,8 @@ class Positions:
         return done
 
     def _was_empty(self, there: CurrentTable, table: TableId, before: TableSnapshot) -> bool:
-        """Return whether the published cut shows it as created, without a row, and nothing was merged into it since."""
+        """Return whether the published cut shows the table as created without a row, and nothing was merged into it
+        since."""
         entry = self.entry(table)
         if entry is None or entry.id != before.id or before.version < entry.version:
             return False
@@ -278,11 +283,11 @@ class Positions:
     def start(
         self, there: CurrentTable, table: TableId, before: TableSnapshot | None, mode: ModeRules = CURRENT
     ) -> tuple[int, int]:
-        """Return the cut after which a table is to be merged, and the offset before which nothing is needed (0: no
+        """Return the cut after which a table is to be merged, and the offset before which the log is not needed (0: no
         limit).
 
         Raises:
-            CannotFollow: it must be created, and the log holds a change of shape that no table follows.
+            CannotFollow: the table must be created, and the log has a change of shape that no table can follow.
             HistoryLost: the log does not reach back to the table's position.
         """
         start = self.position(there, table, before)
@@ -291,8 +296,8 @@ class Positions:
         return start, self.behind(table, start, mode)
 
     def behind(self, table: TableId, start: int, mode: ModeRules = CURRENT) -> int:
-        """Return the offset before which a table at a cut needs nothing of the log (0: it needs everything after the
-        cut).
+        """Return the offset before which a table at cut `start` needs nothing of the log (0: it needs everything after
+        the cut).
 
         Raises:
             HistoryLost: the log does not reach back to the cut.
@@ -307,8 +312,8 @@ class Positions:
         raise self._log.history_lost(table, start)
 
     def beginning(self, table: TableId, mode: ModeRules = CURRENT) -> int:
-        """Return the offset at which folding starts for a table that has no rows yet, so that it is as complete as the
-        log allows.
+        """Return the offset at which folding starts for a table that has no rows yet, chosen so that the table gets as
+        complete as the log allows.
 
         Raises:
             CannotFollow, HistoryLost: as `start` does.
@@ -343,7 +348,11 @@ class Positions:
         raise refused
 
     def _follow(self, table: TableId, files: Sequence[InputFile], mode: ModeRules) -> None:
-        """Check that a table can follow the shapes of these files. CannotFollow: it cannot."""
+        """Check that a table can follow the shapes of these files.
+
+        Raises:
+            CannotFollow: it cannot.
+        """
         target, new_versions = None, self._policies.of(str(table)).keeps_versions
         for group in group_shapes(shapes_over_time(files), mode):
             found = evolve(target, group, format_=self._rules, mode=mode, new_versions=new_versions)
@@ -351,7 +360,8 @@ class Positions:
 
 
 def overtaken(table: TableId, came_to: int, cut: int) -> SinkUnavailable:
-    """Return the error for a merge whose table another merge has advanced."""
+    """Return the error for a merge into a table that another merge has brought to a later cut. `came_to`: that later
+    cut; `cut`: the one of this merge."""
     return SinkUnavailable(
         f"merging into {table}: another merge brought it to cut {came_to} while this one merged cut {cut}",
         remedy="nothing is lost; merge again",
@@ -360,7 +370,8 @@ def overtaken(table: TableId, came_to: int, cut: int) -> SinkUnavailable:
 
 
 def _differ_in_case(source: Any, ours: dict[str, str]) -> bool:
-    """Return whether a table was merged from a table of this log whose name differs in the case of letters only."""
+    """Return whether a table was merged from a table of the same log whose name differs only in upper and
+    lower case."""
     if not isinstance(source, dict) or source == ours:
         return False
     return {name: str(value).casefold() for name, value in source.items()} == {

@@ -27,12 +27,14 @@ from cdcflow.tables.segments import InputFile, shapes_of
 class TableRange:
     """The `files` of a table after cut `start`, in the order of their offsets, and the table that they are applied to.
 
-    `before`: the table (`None` if it does not exist yet). Rows from before offset `sweep` that the range does not touch
-    are removed. `mode`: the table's mode. `is_new`: the table has no readers yet, so any change of its source's shape
-    may be applied. Only for a history: `since`, where the latest backfill began (0 if that no longer matters), the
-    `gap` (see `tables.merge.history.RangeFacts`), and the files with the `transactions` of the range and of `since` and
-    `sweep`. `member`: if rows of several captured tables are in the table, the values of the columns that tell those
-    of this one.
+    `before`: that table (`None` if it does not exist yet). Rows from before offset `sweep` that the range does not
+    touch are removed. `mode`: the table's mode. `is_new`: the table has no readers yet, so any change of its source's
+    shape may be applied. `member`: if the table has rows of several captured tables, the values of the columns that
+    tell the rows of this one.
+
+    The mode `history` alone needs three more: `since`, the offset where the latest backfill began (0 if that no longer
+    matters), the `gap` (see `tables.merge.history.RangeFacts`), and `transactions`, the files with the transactions of
+    the range and of the offsets `since` and `sweep`.
     """
 
     table: TableId
@@ -50,19 +52,19 @@ class TableRange:
 
     @property
     def purges(self) -> bool:
-        """Whether a delete in it may remove a row, or leave it unmarked, although the table keeps deleted rows. Only
-        then, and for a history, its `transactions` are needed."""
+        """Whether a delete in the range may remove a row, or leave it unmarked, although the table keeps deleted rows.
+        Only then, and in the mode `history`, are its `transactions` needed."""
         names = self.policy.purge_origins or self.policy.kept_purges
         is_asked = self.mode.ended is not None and self.mode.ends is None and bool(names)
         return is_asked and any(not f.ops or f.ops.get(DELETE) for f in self.files)
 
     @property
     def is_first(self) -> bool:
-        """Whether the table has no earlier row."""
+        """Whether the table has no rows from before the range."""
         return self.before is None or self.before.is_empty
 
     def of(self, evolution: Evolution) -> list[InputFile]:
-        """Return the files of the incarnation of the source table that an evolution is about."""
+        """Return the files of one incarnation of the source table: the one that an evolution is about."""
         return [f for f in self.files if f.shape.incarnation == evolution.target.incarnation]
 
     def evolution(self, there: TableSnapshot | None, shapes: Sequence[Table], rules: Format) -> Evolution:
@@ -76,7 +78,8 @@ class TableRange:
         )
 
     def evolution_of(self, target: Target | None, shapes: Sequence[Table], rules: Format) -> Evolution:
-        """Return the same for a table with this description."""
+        """Return the evolution that brings a table with this description (`None`: it does not exist) into
+        these shapes."""
         found = evolve(
             target,
             shapes,
@@ -92,7 +95,7 @@ class TableRange:
         return found
 
     def existing_target(self) -> Target:
-        """Return the description of the existing table before the range.
+        """Return the description that the existing table has before the range.
 
         Raises:
             CannotFollow: it cannot be determined.
@@ -103,9 +106,8 @@ class TableRange:
 
 
 def order_of(there: TableSnapshot, *, by_key: bool) -> tuple[SortColumn, ...]:
-    """Return the columns by which maintenance sorts the rows of a table: those of `sort_by`, and with
-    `by_key` those of its key (see `ModeRules.order`), unless they cannot be determined, as in the middle of a
-    rename."""
+    """Return the columns by which maintenance sorts the rows of a table: those of `sort_by`, and with `by_key` those of
+    its key (see `ModeRules.order`). Empty if they cannot be determined, as in the middle of a rename."""
     text, mode = there.properties.get(statement.TARGET_PROPERTY), mode_of_properties(there.properties)
     own = existing_order(there.properties, there.columns)
     key = () if text is None or mode is None or not by_key else mode.order(Target.from_json(text).key)
@@ -116,8 +118,8 @@ def order_of(there: TableSnapshot, *, by_key: bool) -> tuple[SortColumn, ...]:
 
 
 def group_shapes(shapes: Sequence[Table], mode: ModeRules) -> list[list[Table]]:
-    """Group shapes, oldest first, by the steps in which a table evolves: if the rows of all incarnations of the source
-    table stay, each incarnation is a group."""
+    """Group shapes, oldest first, into the steps in which a table evolves. In a mode that keeps the rows of all
+    incarnations of the source table, each incarnation is a group; otherwise all shapes are one group."""
     if not (mode.keeps_changes or mode.in_turn):
         return [list(shapes)]
     incarnations = list(dict.fromkeys(shape.incarnation for shape in shapes))

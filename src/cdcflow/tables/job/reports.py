@@ -11,7 +11,8 @@ from cdcflow.tables.cut import Cut, LogPart
 
 @dataclass(frozen=True, slots=True)
 class MergeProgress:
-    """A table whose merge begins: the `number`th of `tables`, in the `step`th range of cuts."""
+    """A table whose merge begins now. It is table `number` of the merge's `tables` tables, in step `step` (a range of
+    cuts)."""
 
     table: str
     number: int
@@ -28,7 +29,7 @@ def ignore_progress(progress: MergeProgress) -> None:
 
 
 def ignore_tables_done() -> None:
-    """Ignore that a merge has only its cut left to publish."""
+    """Ignore that all tables of a merge are done and only the cut remains to be published."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,10 @@ class MergeReport:
 
 @dataclass(frozen=True, slots=True)
 class SeveralReport:
-    """What a merge of several logs did. `cut`: the latest one (0 if no cut was ever published); `published`: this run
-    published it. `clocks`: the commit clock (µs since 1970 UTC) up to which each log is sealed, by the log's name (0:
-    nothing is sealed). `held_back_by`: the log with the lowest clock of those that the merge waited for; `without`: the
-    logs that it did not wait for. `logs`: each log's part in the latest cut, keyed by its name."""
+    """What a merge of several logs did. `cut`: the latest published one (0 if no cut was ever published); `published`:
+    this run published it. `clocks`: the commit clock (µs since 1970 UTC) up to which each log is sealed, by the log's
+    name (0: nothing is sealed). `held_back_by`: the log with the lowest clock of those that the merge waited for;
+    `without`: the logs that it did not wait for. `logs`: each log's part in the latest cut, keyed by its name."""
 
     cut: int
     published: bool
@@ -101,7 +102,7 @@ def _merged_tables(tables: Sequence[TableMergeReport], *notes: str) -> str:
 
 
 def both(before: TableMergeReport | None, after: TableMergeReport) -> TableMergeReport:
-    """Combine the reports of a table over several steps into one."""
+    """Combine the reports of one table from two successive steps into one."""
     if before is None:
         return after
     return replace(

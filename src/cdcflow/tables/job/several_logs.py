@@ -9,8 +9,8 @@ have reached. So no table is ahead of that clock, and none lags it by more than 
 records the versions of all tables, and the position of each log. Readers of a cut need not know that there are several
 logs.
 
-A log whose clock does not advance holds the cut back. The merge waits for it unless it is listed in `without`; then its
-tables stay unchanged in the cut.
+A log whose clock does not advance holds the cut back, because the merge waits for it. A log in `without` is not waited
+for: its tables stay unchanged in the cut.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ POSITION = "several logs"
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A log to be merged: its configured name, its location, and the settings of its tables. `newest` and `origin`, for
-    a log in Kafka whose history `layout` is: as in `job.merge`."""
+    """A log to be merged: its configured name, its location, and the settings of its tables. If `layout` is the history
+    of a log in Kafka, `newest` and `origin` are as in `job.merge`."""
 
     name: str
     layout: Layout
@@ -143,10 +143,10 @@ class _Work:
         self._routes: Mapping[str, Routes] = {}
 
     def check_logs(self, logs: Sequence[Merged]) -> None:
-        """Check that all logs of the latest cut are in `logs`.
+        """Check that `logs` contains every log of the latest published cut.
 
         Raises:
-            ConfigurationError: the latest cut has another log's tables.
+            ConfigurationError: that cut has tables of another log.
         """
         before = self._before
         ids = {log.layout.log_file().log_id for log in logs}
@@ -170,7 +170,7 @@ class _Work:
         return None if self._before is None else self._before.part_of(log.layout.log_file().log_id)
 
     def merge(self, logs: Sequence[Merged], clock: int) -> list[TableMergeReport]:
-        """Merge what these logs have up to a commit clock."""
+        """Merge the part of these logs up to a commit clock."""
         found = {log.name: known for log in logs if (known := self._range(log, clock)) is not None}
         self._routes = {log.name: log.policies.routes for log in logs}
         self._check_names({name: range_ for name, (range_, _) in found.items()})
@@ -182,8 +182,8 @@ class _Work:
 
     def _range(self, log: Merged, clock: int) -> tuple[Range, int] | None:
         """Return a log's range up to its latest segment at or before a clock, and the clock up to which that range is
-        complete; for an idle log this is later than the segment's own. `None` if there is no such segment, or if it has
-        nothing newer than the published cut."""
+        complete. For an idle log this clock is later than the segment's own. `None` if there is no such segment, or if
+        it has nothing newer than the published cut."""
         before = self._parts.get(log.name)
         found = sealed_range(log.layout, 0 if before is None else before.offset)
         count = len(found.segments)
@@ -263,14 +263,15 @@ class _Work:
         return None if before is not None and _content(before) == _content(new) else new
 
     def _with_tag(self, name: str, table: CutTable, number: int) -> CutTable:
-        """Return the table with the tag of the cut that was the first to show its version."""
+        """Return the table's entry with the tag of the first cut that showed its version."""
         known = None if self._before is None else self._before.tables.get(name)
         if known is not None and (known.id, known.version, known.commit) == (table.id, table.version, table.commit):
             return replace(table, tag=known.tag)
         return replace(table, tag=tag_of(self._engines.first.rules.name, number) if table.version else "")
 
     def pin(self, new: Cut) -> Cut:
-        """Return the cut without the tables whose shown version a format could not pin."""
+        """Make the formats keep the versions that the cut shows, and return the cut without the tables for which that
+        failed."""
         left_out, pinned = dict(new.left_out), set[str]()
         for name, run in self._runs.items():
             # As the cut shows them: of a table with rows of several logs only the latest version.
@@ -281,7 +282,8 @@ class _Work:
 
 
 def _content(cut: Cut) -> object:
-    """Return what readers see of a cut. An idle log whose clock has advanced is not a reason to publish."""
+    """Return the part of a cut that readers see. Two cuts with equal parts need not both be published: an idle log
+    whose clock has advanced is not a reason to publish."""
     places = {log_id: (part.name, part.cut, part.tables) for log_id, part in cut.logs.items()}
     return places, dict(cut.tables), dict(cut.left_out)
 
@@ -291,7 +293,7 @@ def _names(part: Cut) -> tuple[str, ...]:
 
 
 def held_text(report: SeveralReport) -> str:
-    """Return which log holds the cut back, and since when; "" if no log lags the others."""
+    """Return a text that names the log that holds the cut back, and since when; "" if no log lags the others."""
     clocks = {name: clock for name, clock in report.clocks.items() if name not in report.without}
     slowest = report.held_back_by
     behind = max(clocks.values()) - clocks[slowest]

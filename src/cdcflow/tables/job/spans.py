@@ -6,8 +6,9 @@ A shape may return after another shape. It then has several spans, because the m
     shapes    A   A   B   B   A   A
     spans     [A 1-2][B 3-4][A 3-6]        rows of the first span got 7 when d was added
 
-A manifest records only the first and the last offset of each file. So a shape is cut where another shape begins
-inside it. All rows of a shape are in its spans; a span may also cover offsets where another shape was in force.
+A manifest records only the first and the last offset of each file. So a shape's span ends where another shape begins
+inside it, and a further span of the same shape follows. All rows of a shape are in its spans; a span may also cover
+offsets where another shape was in force.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ class Span:
         ]
 
     def and_in_sql(self) -> str:
-        """Return the further condition on a row of these files."""
+        """Return the further condition in SQL that a row of these files must meet to be in this span."""
         return f" AND {OFFSET} BETWEEN {self.first} AND {self.last}" if self.is_cut else ""
 
 
 def spans_of(files: Sequence[InputFile]) -> list[Span]:
-    """Return the spans in these files, in the order of their first offsets; the last span of each incarnation has its
-    latest row. An incarnation has the same spans whether or not the files of others are among these."""
+    """Return the spans in these files, sorted by first offset; the last span of each incarnation has its latest row.
+    The spans of an incarnation do not depend on which files of other incarnations are given."""
     whole: dict[int, dict[Table, tuple[int, int]]] = {}
     for file in files:
         first, last = max(file.file.first_offset, file.after + 1), file.file.last_offset

@@ -1,11 +1,11 @@
-"""The lease of a merge in an object store, for each engine.
+"""The lease of a merge in an object store, the same for each engine.
 
-An object names the merge that holds the lease, and when it was written is the last renewal, by the store's clock. A
-store has no lock that ends with its process, so the lease only saves work: the commits of the tables decide. The lease
-of a killed merge blocks others for a minute.
+The lease is an object. Its content names the merge that holds the lease, and the time at which it was written, by the
+store's clock, is that of the last renewal. A store has no lock that ends with its process, so the lease only saves
+work; what is committed is decided by the commits of the tables. The lease of a killed merge blocks others for a minute.
 
-The object's content begins with `upkeep` while a maintenance step holds the lease: a merge waits for that, as it does
-in a folder.
+The object's content begins with `upkeep` while a maintenance step holds the lease: a merge waits for that step, as it
+does in a folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = structlog.get_logger()
 
 
 class LeaseFolder(Protocol):
-    """What the lease needs of a warehouse: see the methods of `cdcflow.tables.folders.WarehouseFolder`."""
+    """The methods of `cdcflow.tables.folders.WarehouseFolder` that a lease needs."""
 
     location: str
 
@@ -95,7 +95,7 @@ class _StoredLease:
         self._holder = kind + uuid.uuid4().hex.encode()
 
     def take(self, wait_s: float) -> None:
-        """Take it. `wait_s`: how long to wait for a maintenance step that holds it."""
+        """Take the lease. `wait_s`: how long to wait for a maintenance step that holds it."""
         until = time.monotonic() + wait_s
         while not self._try():
             (holder,) = self._warehouse.read_each([LEASE])
@@ -105,7 +105,7 @@ class _StoredLease:
             time.sleep(LOOK_S)
 
     def _try(self) -> bool:
-        """Take it unless another process holds it."""
+        """Take the lease unless another process holds it; return whether it was taken."""
         held_s = self._held_s()
         if held_s is not None and held_s < LEASED_FOR_S:
             return False
@@ -155,5 +155,5 @@ class _StoredLease:
             self._warehouse.delete([name])
 
     def _is_held(self) -> bool:
-        """Return whether this process still holds the lease; a different one takes an old lease."""
+        """Return whether this process still holds the lease; another process may have taken it when it was old."""
         return self._warehouse.read_each([LEASE]) == [self._holder]

@@ -1,4 +1,4 @@
-"""The merge of one table: applies its range of the log in as few commits as possible."""
+"""The merge of one table: apply its range of the log in as few commits as possible."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from cdcflow.tables.segments import InputFile, Range, offsets_of
 
 
 class TableMerge:
-    """One range of one table. `origin`: what each commit records in addition."""
+    """The merge of one range into one table. `origin`: further metadata that each commit records."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class TableMerge:
 
     @property
     def sweeps(self) -> bool:
-        """Whether the table may have rows that a backfill did not find."""
+        """Whether a sweep is due: the table may have rows that a finished backfill did not find."""
         return self._range.sweep > 0
 
     def sweep(self) -> None:
-        """Remove what a finished backfill did not find, although the log has no new changes."""
+        """Remove the rows that a finished backfill did not find, for a table without new changes in the log."""
         generation = self._positions.backfill(self._range.table).finished_generation
         mode, before = self._range.mode, self._range.sweep
         assigned = ""
@@ -102,13 +102,13 @@ class TableMerge:
 
     @contextmanager
     def _room(self) -> Iterator[Path]:
-        """Yield a folder for fetched files."""
+        """Yield a temporary folder for fetched files."""
         store = self._log.layout.store
         with tempfile.TemporaryDirectory(prefix="cdcflow-merge-", dir=None if store is None else store.room) as room:
             yield Path(room)
 
     def _check_contract(self, evolution: Evolution) -> None:
-        """See that the table keeps its contract in its next shape, and have its next rows checked."""
+        """Check that the table keeps its contract in its next shape, and make the engine check the next rows."""
         contract, table = self._range.policy.contract, self._range.table
         if not contract:
             return
@@ -121,7 +121,7 @@ class TableMerge:
         )
 
     def _merge_in_turn(self) -> None:
-        """Merge each incarnation of the source table in a separate commit: the rows of a dropped one stay."""
+        """Merge each incarnation of the source table in a separate commit; the rows of a dropped incarnation stay."""
         whole = self._range
         groups = group_shapes(shapes_over_time(whole.files), whole.mode)
         for shapes in groups:
@@ -154,8 +154,8 @@ class TableMerge:
             self._there.fold(found, self._metadata(), self._app, self._cut)
 
     def _looked_at_again(self) -> TableSnapshot | None:
-        """Return the table after an evolution; the next evolution starts from it. Raise an error if another merge has
-        added rows."""
+        """Return the table's snapshot after an evolution, from which the next evolution starts. Raise an error if
+        another merge has added rows."""
         found, before = self._there.snapshot(), self._range.before
         came_to = 0 if found is None else found.transactions.get(self._app, 0)
         if came_to != (0 if before is None else before.transactions.get(self._app, 0)):
@@ -163,7 +163,8 @@ class TableMerge:
         return found
 
     def _evolve(self, evolution: Evolution, *, arranges: bool) -> None:
-        """Bring the table into the shape that the range needs, and with `arranges` its files into their layout."""
+        """Bring the table into the shape that the range needs. `arranges`: also give its files the
+        configured layout."""
         table, before = self._range.table, self._range.before
         layout = self._layout(evolution.target) if arranges else None
         if evolution.before is None:
@@ -179,10 +180,10 @@ class TableMerge:
             self._arrange(layout)
 
     def _layout(self, target: Target) -> FileLayout | None:
-        """Return the layout that the table's files get; None: they keep the one that they have.
+        """Return the layout that new files of the table get; `None`: they keep the current one.
 
         Raises:
-            CannotFollow: they cannot have it.
+            CannotFollow: the table cannot have the configured layout.
         """
         before, range_ = self._range.before, self._range
         return decide_layout(

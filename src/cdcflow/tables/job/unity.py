@@ -7,9 +7,9 @@
 An entry contains the table's location and a list of its columns. Rows and versions are in the table itself, so no
 commit changes an entry, and a deleted entry loses nothing: the next merge registers the table again.
 
-The API registers tables and deletes them, but does not change an entry's columns. After a schema change an entry is
-therefore kept, and a warning names what updates it, or it is deleted and created (`replace`), which loses the rights
-that were granted on it. Deleting an external table deletes no file.
+The API registers tables and deletes them, but cannot change an entry's columns. After a schema change the entry is
+therefore kept, and a warning names the way to update it. With `replace` it is deleted and created again, which loses
+the rights that were granted on it. Deleting an external table deletes no file.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _seen_lock = threading.Lock()
 
 
 class UnityNames:
-    """The names of a warehouse's tables. May be used from several threads.
+    """The registration of a warehouse's tables in Unity Catalog. May be used from several threads.
 
     Every call may raise SinkUnavailable (the catalog does not answer), ConfigurationError (it denies access, or has no
     catalog of that name) or CannotFollow (the name belongs to a different table).
@@ -76,11 +76,11 @@ class UnityNames:
         self._unity = unity
 
     def check(self, table: TableId) -> None:
-        """Check that a table that does not exist yet can have its name."""
+        """Check that the name of a table that does not exist yet is free."""
         self._entry(*self._names(table), table)
 
     def keep(self, table: TableId, columns: Sequence[FormatColumn]) -> None:
-        """Register a table that exists, unless it is registered."""
+        """Register an existing table, unless it is registered already."""
         schema, name = self._names(table)
         seen = (self._unity.uri, f"{self._unity.catalog}.{schema}.{name} {self._location(table)}")
         with _seen_lock:
@@ -103,7 +103,7 @@ class UnityNames:
         return _url(self._warehouse.location_of(table_path(table)))
 
     def _entry(self, schema: str, name: str, table: TableId) -> Mapping[str, Any] | None:
-        """Return the table's entry; None if the name is free."""
+        """Return the table's entry; `None` if the name is free."""
         found = self._call("GET", f"tables/{self._unity.catalog}.{schema}.{name}", missing=True)
         if found is None:
             return None
@@ -165,8 +165,8 @@ class UnityNames:
     def _call(
         self, method: str, path: str, body: object = None, *, missing: bool = False, taken: bool = False
     ) -> Mapping[str, Any] | None:
-        """Return the answer to a request; None if it is that the entry does not exist (`missing`) or that it exists
-        already (`taken`)."""
+        """Send a request and return the answer. Return `None` for the answer that the entry does not exist (with
+        `missing`), or that it exists already (with `taken`)."""
         headers = {"Accept": "application/json", "Content-Type": "application/json"}
         if self._unity.token:
             headers["Authorization"] = f"Bearer {self._unity.token}"
@@ -222,7 +222,7 @@ class UnityNames:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirection would send the token to another server."""
+    """Refuses redirections, which would send the token to another server."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -248,7 +248,7 @@ def _url(place: str) -> str:
 
 
 def _columns(columns: Sequence[FormatColumn]) -> list[dict[str, Any]]:
-    """Return columns as Unity lists them. A list is one of texts: cdcflow writes no other."""
+    """Return columns as Unity lists them. Each list is a list of strings, because cdcflow writes no other."""
     found = []
     for position, column in enumerate(columns):
         text = "array<string>" if column.type is None else column.type
@@ -276,7 +276,8 @@ def _columns(columns: Sequence[FormatColumn]) -> list[dict[str, Any]]:
 
 
 def _comparable(columns: Sequence[Mapping[str, Any]]) -> list[tuple[object, ...]]:
-    """Return what of columns is compared: servers write the texts of types in several ways."""
+    """Return the parts of columns that are compared. Other parts differ although the columns are the same: servers
+    write the texts of types in several ways."""
     ordered = sorted(columns, key=lambda column: int(column.get("position") or 0))
     return [
         (

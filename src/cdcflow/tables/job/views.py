@@ -23,8 +23,8 @@ LATEST = (VIEWS, "latest.sql")
 
 
 def spark_sql(cut: Cut, warehouse: Warehouse, format_: str) -> str:
-    """Return statements, each followed by `;` and a line end. A view is called `schema.table`, in one pair of
-    backquotes.
+    """Return SQL statements that create the views, each followed by `;` and a line end. A view is called
+    `schema.table`, in one pair of backquotes.
 
     Comments name the tables that have no view, with the reason. Iceberg tables are named without a catalog: the
     reader's session selects it with USE.
@@ -49,8 +49,8 @@ def _cut_text(cut: Cut) -> str:
 
 
 def _settings(format_: str, names: Collection[str]) -> list[str]:
-    """Return SET statements for the reader's session. A table that has not changed for a week has an old version, which
-    Delta would refuse to read; and Spark must not substitute a `${x}` in a name."""
+    """Return SET statements for the reader's session. Delta would otherwise refuse to read the old version of a table
+    that has not changed for a week, and Spark would substitute a `${x}` in a name."""
     made = [f"SET {delta.TIME_TRAVEL_ENFORCED} = false"] if format_ == "delta" else []
     return made + ["SET spark.sql.variable.substitute = false"] * any("${" in name for name in names)
 
@@ -79,6 +79,6 @@ def _as_spark_does(name: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Join a text's lines and strip trailing `;`: a comment ends with its line, and a statement with a `;` at a line's
-    end."""
+    """Join a text's lines and remove `;` at its end. A comment ends with its line, and a reader ends a statement at a
+    `;` at the end of a line."""
     return " ".join(text.split()).rstrip(";")

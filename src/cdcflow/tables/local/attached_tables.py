@@ -41,7 +41,7 @@ Order = Callable[[str], int]
 
 @dataclass(frozen=True, slots=True)
 class AttachReport:
-    """The result of attaching a base. `rows` `None`: it was attached before, and nothing was done."""
+    """The result of attaching a base. `rows` is `None` if it was attached before, and nothing was done."""
 
     said: str
     rows: int | None
@@ -49,7 +49,7 @@ class AttachReport:
 
 
 class Attaching:
-    """One table with its base. `known` is the base that the daemon has recorded ("" if none)."""
+    """The work of attaching a base to one table. `known` is the base that the daemon has recorded ("" if none)."""
 
     def __init__(
         self,
@@ -118,7 +118,8 @@ class Attaching:
         return any(app.startswith("cdcflow/") for app in before.transactions)
 
     def _is_begun(self, before: TableSnapshot, target: Target) -> bool:
-        """Return whether an earlier attach created the table, which is still empty and was never read."""
+        """Return whether an earlier attach created the table and wrote nothing into it, and no merge or cut
+        knows it."""
         is_ours = before.properties.get(statement.TARGET_PROPERTY) == target.to_json()
         return is_ours and before.is_empty and not self._is_written(before) and not self._is_shown()
 
@@ -166,7 +167,8 @@ class Attaching:
 
 
 class _Parts:
-    """The rows of a base as rows of the table, part by part, each sorted by the key. `rows`: how many there were."""
+    """The rows of a base as rows of the table, part by part, each sorted by the key. `rows`: the number of rows yielded
+    so far."""
 
     def __init__(
         self, found: Fitted, attempted: str, there: FileTable[object], offset: int, key: Sequence[str]

@@ -37,8 +37,9 @@ _READ = ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Rows in files. `said`: their description for messages. `batches`: returns some columns of all rows. `moments`:
-    columns of timestamps in UTC that have no time zone in their files, because Spark's old timestamp type has none."""
+    """Rows in files. `said`: a description of the base for messages. `batches`: returns some columns of all rows.
+    `moments`: columns of timestamps in UTC whose type in the files has no time zone, because Spark's old timestamp type
+    has none."""
 
     said: str
     schema: pa.Schema
@@ -47,7 +48,7 @@ class Base:
 
 
 def _in_files(said: str, files: ds.Dataset, moments: frozenset[str] = frozenset()) -> Base:
-    """Return a base that Arrow reads."""
+    """Return a base whose files Arrow reads without help."""
     return Base(said, files.schema, lambda columns: files.scanner(columns=list(columns)).to_batches(), moments)
 
 
@@ -66,7 +67,7 @@ def open_base(place: str, as_of: str | None, reach: Reach | None = None) -> Base
     """Return the rows at a path, or at the URL of a folder in a bucket. `as_of`: a version of a Delta table, or a time.
 
     Raises:
-        ConfigurationError: there is nothing that can be read here, or not as of that version or time.
+        ConfigurationError: nothing can be read there, or not as of that version or time.
     """
     if place_in_store(place) is not None and reach is not None:
         return _base_in_a_store(place, reach, as_of)
@@ -161,7 +162,7 @@ def _parquet(path: Path) -> Base:
 
 
 def _moments(schema: pq.ParquetSchema) -> frozenset[str]:
-    """Return the columns of points in time in Spark's old type, which has no time zone."""
+    """Return the columns with points in time in Spark's old timestamp type, which has no time zone."""
     columns = [schema.column(number) for number in range(len(schema))]
     return frozenset(column.path for column in columns if column.physical_type == _INT96)
 
@@ -281,7 +282,7 @@ class Fitted:
             ) from None
 
     def check_keys(self, key: Sequence[str], attempted: str) -> int:
-        """Return how many rows there are, after checking that each has a unique key.
+        """Check that each row has a unique key, and return the number of rows.
 
         Raises:
             ConfigurationError: keys occur twice, or are NULL.
@@ -327,7 +328,7 @@ def fit_base(base: Base, target: Target, attempted: str) -> Fitted:
     """Return a base fitted to the columns of a table.
 
     Raises:
-        ConfigurationError: it lacks columns, or has them with other types.
+        ConfigurationError: the base lacks columns, or has them with other types.
     """
     wrong = [why for column in target.columns if (why := _why_not(base, column)) is not None]
     if wrong:
@@ -363,8 +364,8 @@ _INTEGERS = {
 
 
 def is_exact(there: pa.DataType, wanted: pa.DataType, *, is_moment: bool = False) -> bool:
-    """Return whether each value of one type is exactly representable in the other, or is refused when it is read.
-    `is_moment`: it is a timestamp in UTC, although its type has no zone."""
+    """Return whether each value of the type `there` is exactly representable in `wanted`, or is refused when it is
+    read. `is_moment`: a value is a timestamp in UTC, although its type has no zone."""
 
     def alike(is_such: Callable[[pa.DataType], bool]) -> bool:
         return bool(is_such(there) and is_such(wanted))

@@ -1,5 +1,5 @@
-"""Errors of catalogs: which mean that the catalog does not answer, that it refuses this client, or that it may have
-executed a request although it reported an error.
+"""Classify errors of catalogs: the catalog does not answer, it refuses this client, or it may have executed a request
+although it reported an error.
 
 No message contains a secret: a server's own text is only repeated where it explains a refused request, and then without
 anything that is, or looks like, a token.
@@ -61,7 +61,7 @@ _AWS_DENIED = {
 
 
 def kind_of(error: BaseException) -> Kind | None:
-    """Return what an error of a catalog server means; `None` for other errors."""
+    """Return the kind of an error of a catalog server; `None` for other errors."""
     for one in _chain(error):
         if isinstance(one, _AWAY):
             return "away"
@@ -106,8 +106,8 @@ def may_be_executed(error: BaseException) -> bool:
 
 
 def as_own(error: BaseException, catalog: str, attempted: str, secrets: Sequence[str] = ()) -> CdcflowError | None:
-    """Return the error with which a merge ends; `None` if the error is not one of a catalog server. `catalog` names the
-    catalog and its address."""
+    """Return cdcflow's error for an error of a catalog server; `None` for other errors. `catalog` names the catalog and
+    its address."""
     kind = kind_of(error)
     if kind is None:
         return None
@@ -143,7 +143,7 @@ def _names(error: BaseException) -> str:
 
 
 def _text(error: BaseException, secrets: Sequence[str]) -> str:
-    """Return what a server reported, shortened, without secrets."""
+    """Return the text that a server reported, shortened, without secrets."""
     text = (str(error).splitlines() or [""])[0]
     for secret in secrets:
         text = text.replace(secret, "…")
@@ -151,7 +151,8 @@ def _text(error: BaseException, secrets: Sequence[str]) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and those from which it was raised. SQLAlchemy's have the driver's as `orig`."""
+    """Yield an error and the errors from which it was raised. An error of SQLAlchemy has the driver's error as
+    `orig`."""
     found: BaseException | None = error
     while found is not None:
         yield found

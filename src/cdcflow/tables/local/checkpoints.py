@@ -1,11 +1,12 @@
 """Checkpoints of a Delta table: the whole state at a version, in one file.
 
 delta-rs reads each commit since the previous checkpoint four times, in a store with a request each (212 for 50 commits,
-measured with 1.6.6); this writes them from the state in memory, with five. Source:
+measured with 1.6.6). This module writes them from the state in memory, with five requests. Source:
 https://github.com/delta-io/delta/blob/master/PROTOCOL.md#checkpoints
 
-A checkpoint also has the files that the table has removed, for as long as it keeps them. Other writers may omit
-their deletion vectors, so those of cdcflow state since when they have all of them (`Removals`).
+A checkpoint also lists the files that the table has removed, for as long as it keeps them. Checkpoints of other writers
+may lack the deletion vectors of these files. So a checkpoint by cdcflow states since when it has all of them
+(`Removals`).
 """
 
 from __future__ import annotations
@@ -104,26 +105,26 @@ Action = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Removals:
-    """Since when a checkpoint has each removed file with its deletion vector: by commits after `version` (-1: all)
-    later than `ms`, in milliseconds since 1970."""
+    """The removed files that a checkpoint lists completely, each with its deletion vector: those that commits after
+    `version` (-1: all) removed later than `ms`, in milliseconds since 1970."""
 
     version: int = -1
     ms: int = 0
 
     @classmethod
     def of(cls, checkpoint: pq.ParquetFile) -> Removals | None:
-        """Return what a checkpoint states; `None` if another program has written it."""
+        """Return the removals that a checkpoint states to be complete; `None` if another program has written it."""
         said = (checkpoint.schema_arrow.metadata or {}).get(_REMOVALS)
         return None if said is None else cls(**json.loads(said))
 
     def has_since(self, version: int, next_ms: float) -> bool:
-        """Return whether the checkpoint has all files removed after a version. `next_ms`: when the next one was
-        committed."""
+        """Return whether the checkpoint lists all files that were removed after a version. `next_ms`: the time of the
+        commit that follows that version."""
         return self.version <= version and next_ms - DATED_BEFORE_S * 1000 >= self.ms
 
 
 def may_be_since(committed_ms: float, remove: Action) -> bool:
-    """Return whether a file may have been removed by a commit of this time, or by a later one."""
+    """Return whether a commit at this time, or a later one, may have removed the file of this action."""
     return int(remove.get("deletionTimestamp") or committed_ms) >= committed_ms - DATED_BEFORE_S * 1000
 
 
@@ -142,8 +143,9 @@ def write_checkpoint(
     now_ms: int,
 ) -> None:
     """Write the checkpoint of a version. `state`: its protocol, description, transactions and files. `removed`: the
-    `remove` actions since the previous checkpoint; `removed_before`: those in it, which it has since `known`. Actions
-    that are older than the table keeps removed files are dropped: their files need not exist any longer."""
+    `remove` actions since the previous checkpoint; `removed_before`: the actions in that one, complete as `known`
+    states. Actions that are older than the table keeps removed files are dropped, because their files need not exist
+    any longer."""
     metadata = next(action["metaData"] for action in state if "metaData" in action)
     removals = pa.array([{**action, "dataChange": False} for action in removed], _REMOVE)
     if removed_before is not None:
@@ -164,7 +166,7 @@ def write_checkpoint(
 
 
 def _write(log: WarehouseFolder, name: str, rows: pa.Table) -> int:
-    """Write a file, durably; no reader sees a part of it. Return its bytes."""
+    """Write a file durably, such that no reader sees a part of it, and return its bytes."""
     if log.path is None:
         return log.write(name, lambda file: pq.write_table(rows, file, compression="zstd"))
     content = io.BytesIO()
@@ -184,14 +186,14 @@ def _rows_of(kind: str, actions: pa.Array) -> pa.Table:
 
 
 def _keys(actions: pa.Array) -> pa.Array:
-    """Return what identifies the files of `add` or `remove` actions: path and deletion vector."""
+    """Return the keys that identify the files of `add` or `remove` actions: path and deletion vector."""
     vector = pc.struct_field(actions, actions.type.get_field_index("deletionVector"))
     parts = [pc.struct_field(actions, 0), *(pc.struct_field(vector, n).cast(pa.string()) for n in (0, 1, 2))]
     return pc.binary_join_element_wise(*(pc.fill_null(part, "") for part in parts), "\n")
 
 
 def _as_type(found: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Return structs of another writer with these fields; what it does not have is NULL."""
+    """Return structs of another writer with the fields of `wanted`; fields that they lack are NULL."""
     if not pa.types.is_struct(wanted):
         return found.cast(wanted)
     present = {found.type.field(n).name: n for n in range(found.type.num_fields)}
@@ -205,8 +207,8 @@ def _as_type(found: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def remove_expired(log: WarehouseFolder, metadata: Action, now_s: float) -> int:
-    """Remove commits and checkpoints that are older than the table keeps its log, and that a later checkpoint replaces.
-    Return how many files were removed."""
+    """Remove commits and checkpoints that are older than the table keeps its log and that a later checkpoint replaces.
+    Return the number of removed files."""
     settings = metadata.get("configuration") or {}
     kept_s = log_kept_s(settings)
     if kept_s is None or settings.get("delta.enableExpiredLogCleanup", "true") != "true":
@@ -219,7 +221,8 @@ def remove_expired(log: WarehouseFolder, metadata: Action, now_s: float) -> int:
 
 
 def _older_than(log: WarehouseFolder, before: float) -> Iterable[tuple[int, str]]:
-    """Yield the versions and names of the log's files, in their order, up to the first commit that is not older."""
+    """Yield the versions and names of the log's files that were written before a time, in order, up to the first commit
+    that was not."""
     for name, modified in _files(log):
         found = _OF_VERSION.match(name)
         if found is None or (modified >= before and name.endswith(".json")):
@@ -229,8 +232,8 @@ def _older_than(log: WarehouseFolder, before: float) -> Iterable[tuple[int, str]
 
 
 def _files(log: WarehouseFolder) -> Iterator[tuple[str, float]]:
-    """Yield the names of the log's files, in their order, and when each was written. Of a disk, only those of a
-    version: what precedes them there is other programs' own."""
+    """Yield the names of the log's files, in order, and when each was written. On a disk only the files of versions are
+    listed; the other files belong to other programs."""
     if log.path is None:
         yield from ((entry.name, entry.modified) for entry in log.entries())
         return

@@ -5,8 +5,8 @@
     finish     one commit: remove the old files, add the new ones, with the marks that merges have added to the old ones
 
 Each row of a new file was at a known place in an old one, so a mark can follow it. If one of the old files was
-replaced, or the columns changed, the new files are abandoned, as those of a process that died before its commit. Merges
-of the same process replace none of them (`table_files.HeldFiles`).
+replaced, or the columns changed, the new files are abandoned, like those of a process that died before its commit.
+Merges of the same process do not replace such files (`table_files.HeldFiles`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ ROW = "_cdcflow_row"
 
 @dataclass(frozen=True, slots=True)
 class OldFile:
-    """A file that was rewritten. `gone`: the rows that were deleted then. `begin`: how many remaining rows of other old
-    files come before its own."""
+    """A file that was rewritten. `gone`: the rows that were deleted when it was read. `begin`: the number of remaining
+    rows in the old files before it."""
 
     path: str
     gone: Numbers
@@ -38,8 +38,8 @@ class OldFile:
 
 @dataclass(frozen=True, slots=True)
 class RewrittenFiles:
-    """Files that are written and not committed. `places`: for each row of the old files, in their order, its number
-    among the rows of the new files. `layout`: of the table then."""
+    """New files that are written but not committed. `places`: for each row of the old files, in their order, its number
+    among the rows of the new files. `layout`: the layout of the table when they were written."""
 
     old: Sequence[OldFile]
     new: Sequence[tuple[NewFile, int]]
@@ -72,7 +72,8 @@ def rewrite(
 
 
 def finish(table: TableFiles[File], done: RewrittenFiles) -> bool:
-    """Commit rewritten files to the table's latest version. False: they no longer fit it, and nothing was done."""
+    """Commit rewritten files to the table's latest version. Return False, without a commit, if they no longer
+    fit it."""
     files: dict[str, Any] = {table.path_of(file): file for file in table.files()}
     if table.layout != done.layout or any(old.path not in files for old in done.old):
         return False

@@ -174,7 +174,7 @@ def _to_table_type(arrow: pa.DataType, value: str, type_: str) -> str:
 
 
 def _decimal_texts(array: pa.ListArray) -> pa.ListArray:
-    """Do the same for the elements of lists."""
+    """Convert a column of lists of decimals to lists of texts."""
     begin, end = (array.offsets[n].as_py() for n in (0, -1))
     offsets = pc.subtract(array.offsets, begin)
     empty = None if not array.null_count else array.is_null()
@@ -182,7 +182,8 @@ def _decimal_texts(array: pa.ListArray) -> pa.ListArray:
 
 
 def _decimal_text(array: pa.Array) -> pa.Array:
-    """Return all digits of each number, with as many decimals as its type has. Arrow's own text uses exponents."""
+    """Return each number as text with all of its digits and as many decimals as its type has. Arrow's own text uses
+    exponents."""
     scale = array.type.scale
     whole = pa.Array.from_buffers(
         pa.decimal256(array.type.precision, 0), len(array), array.buffers(), array.null_count, array.offset

@@ -37,7 +37,7 @@ _COLUMNS = pa.schema(
 
 
 class ContractCheck:
-    """The check of one table in one merge. `quarantine` opens the table for rows that break a promise."""
+    """The check of one table's new rows in one merge. `quarantine` opens the table for rows that break a promise."""
 
     def __init__(
         self,

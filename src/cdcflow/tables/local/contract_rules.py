@@ -1,7 +1,7 @@
-"""What a contract promises about rows, as conditions in SQL that DuckDB evaluates over columns.
+"""The promises of a contract about rows, as conditions in SQL that DuckDB evaluates over columns.
 
 Every engine checks with these conditions: the local one in its own process, Spark in the Python processes of its
-executors. So a condition has one meaning, whatever merges the table.
+executors. So a condition has one meaning, whichever engine merges the table.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NUMBER = "_cdcflow_row"
 
 @dataclass(frozen=True, slots=True)
 class RowRule:
-    """One promise as SQL that is true for a row that breaks it. `columns`: those that the SQL names."""
+    """One promise as SQL that is true for a row that breaks it. `columns`: the columns that the SQL names."""
 
     promise: ColumnPromise
     name: str
@@ -46,14 +46,14 @@ class RowRule:
 
 @dataclass(frozen=True, slots=True)
 class BrokenCounts:
-    """For each rule how many rows break it, and the lowest offset of one (`None` if there is none)."""
+    """For each rule, how many rows break it, and the lowest offset of such a row (`None` if no row does)."""
 
     rows: tuple[int, ...]
     first: tuple[int | None, ...]
 
 
 class RuleFailed(Exception):
-    """A condition cannot be evaluated. `rule`: its number; `why` has no value of a row."""
+    """The error for a condition that cannot be evaluated. `rule`: its number; `why` has no value of a row."""
 
     def __init__(self, rule: int, why: str) -> None:
         super().__init__(why)
@@ -78,7 +78,7 @@ class ContractRules:
         parse: Callable[[str], Node],
         columns: Collection[str],
     ) -> ContractRules:
-        """`parse`: as of `parse_condition`; `columns`: all of the table's.
+        """Return the rules of a contract. `parse`: as in `parse_condition`; `columns`: all columns of the table.
 
         Raises:
             ContractBroken: a condition cannot be used over these columns.
@@ -95,13 +95,13 @@ class ContractRules:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that a check reads, the table's own ones included."""
+        """The columns that a check reads, including those that cdcflow adds to the table."""
         of_kind = [OP] if self.mode.keeps_changes else []
         return list(dict.fromkeys([OFFSET, self.mode.names, *of_kind, *(c for r in self.rules for c in r.columns)]))
 
     def broken_rows(self, session: DuckSession, rows: pa.Table, first: int) -> pa.Table:
-        """Return the rows that break a promise: the number of each in `NUMBER`, its offset, and in `r<n>` whether it
-        breaks rule n. Rows from before offset `first` are not checked.
+        """Return the rows that break a promise: `NUMBER` is the row's number in `rows`, `r<n>` whether it breaks rule
+        n, and its offset is a further column. Rows from before offset `first` are not checked.
 
         Raises:
             RuleFailed: a condition cannot be evaluated for these rows.
@@ -124,20 +124,20 @@ class ContractRules:
             raise self._failure(session, given, changed, error) from None
 
     def _failure(self, session: DuckSession, given: pa.Table, changed: str, error: duckdb.Error) -> RuleFailed:
-        """The error of a check that failed, of the first rule that fails alone."""
+        """Return the error for a failed check, which names the first rule that fails when it is checked alone."""
         for number, rule in enumerate(self.rules):
             if (own := _error_of(session, given, rule, changed)) is not None:
                 return RuleFailed(number, reason_of(own))
         return RuleFailed(0, reason_of(error))
 
     def count(self, found: pa.Table) -> BrokenCounts:
-        """Count broken rows, as of `broken_rows`."""
+        """Count the rows that break each rule. `found`: the result of `broken_rows`."""
         flags = [found.column(f"r{n}") for n in range(len(self.rules))]
         first = [pc.min(found.column(OFFSET).filter(flag)).as_py() for flag in flags]
         return BrokenCounts(tuple(pc.sum(flag.cast(pa.int64())).as_py() or 0 for flag in flags), tuple(first))
 
     def reasons(self, found: pa.Table, numbers: Sequence[int]) -> pa.Array:
-        """Return which of the rules with these numbers each broken row breaks, as a text."""
+        """Return, for each broken row, a text that lists which of the rules with these numbers it breaks."""
         parts = [pc.if_else(found.column(f"r{n}"), self.rules[n].name, None) for n in numbers]
         return pc.binary_join_element_wise(*parts, ", ", null_handling="skip").combine_chunks()
 
@@ -166,7 +166,7 @@ class ContractRules:
 
 
 def any_of(found: pa.Table, numbers: Sequence[int]) -> pa.ChunkedArray:
-    """Return whether each broken row breaks one of the rules with these numbers."""
+    """Return, for each broken row, whether it breaks one of the rules with these numbers."""
     flags = found.column(f"r{numbers[0]}")
     for n in numbers[1:]:
         flags = pc.or_(flags, found.column(f"r{n}"))
@@ -196,7 +196,8 @@ def _as_text(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _rule(promise: ColumnPromise, what: str, sql: str, columns: tuple[str, ...], mode: ModeRules) -> RowRule:
-    """A rule where these columns have values: a column that was not sent is neither NULL nor a value."""
+    """Return a rule that applies only to rows in which these columns have values: the value of a column that was not
+    sent is unknown, not NULL."""
     listed = ", ".join(quote_text(column) for column in columns)
     sent = f"NOT list_has_any(coalesce({quote(mode.names)}, []), [{listed}]::VARCHAR[])"
     return RowRule(promise, f"{promise.column}: {what}", f"(({sql}) AND {sent})", columns)

@@ -1,4 +1,4 @@
-"""A whole table of a log at an offset, as Arrow: the live view folds a log that ends there."""
+"""A whole table of a log at an offset, as Arrow, read through a live view of the log that ends at that offset."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from cdcflow.tables.port import HandOver
 
 
 def published_cut(warehouse: Warehouse, cut: int | None, as_of: AsOf | None) -> Cut:
-    """Return a published cut: its tables, each with its state, and the tables excluded from it. Without `cut`, its
-    number, and `as_of` (see `cdcflow.tables.job.moments`), return the latest.
+    """Return a published cut: its tables, each with its state, and the tables excluded from it. `cut` is its number,
+    and `as_of` a point in time (see `cdcflow.tables.job.moments`); without either, return the latest.
 
     Raises:
         ConfigurationError: no such cut was published.
@@ -34,7 +34,7 @@ def published_cut(warehouse: Warehouse, cut: int | None, as_of: AsOf | None) -> 
 def read_cut(
     warehouse: Warehouse, cut: int | None, as_of: AsOf | None, incomplete: bool, tables: Collection[str] | None
 ) -> dict[str, pa.Table]:
-    """Return all tables at one cut, keyed by name, in memory; otherwise as `cdcflow.spark.cuts.read_cut`.
+    """Return all tables at one cut, keyed by name, in memory; in other respects as `cdcflow.spark.cuts.read_cut`.
 
     Raises:
         ConfigurationError: no such cut was published, or only Spark can read one of its tables.
@@ -53,7 +53,7 @@ def read_cut(
 
 @contextmanager
 def open_table(engine: LocalEngine, warehouse: Warehouse, cut: Cut, name: str) -> Iterator[FileTable[Any]]:
-    """Yield a table of a cut; what is read from it in the block is its state at the cut.
+    """Yield a table of a cut. Reads within the block return its state at the cut.
 
     Raises:
         ConfigurationError: only Spark can read it.

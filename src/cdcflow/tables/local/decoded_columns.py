@@ -1,9 +1,9 @@
-"""Columns of files as Arrow has them in memory, kept by a process that derives tables repeatedly.
+"""Decoded columns of files, as Arrow has them in memory, kept by a process that derives tables repeatedly.
 
-Rows at random places of a file cost as much as all of its rows, because Parquet is decoded a row group at a time. Files
-never change, so a column is decoded once, into a temporary file without a name that is mapped into memory; then a row
-costs what its bytes cost. As with the indexes of keys (`file_keys`), this happens the second time that a column is
-needed, and the kernel can take the pages back.
+Reading rows at random places of a file costs as much as reading all of its rows, because Parquet is decoded a row group
+at a time. Files never change, so a column is decoded once, into a temporary file without a name that is mapped into
+memory; after that, reading a row costs only its bytes. As with the indexes of keys (`file_keys`), this happens the
+second time that a column is needed, and the kernel can take the pages back.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def take_rows(
 
 
 def _column(table: FileTable[Any], file: Any, opened: ScannedFile, name: str) -> DecodedColumn | None:
-    """Return a column of a file, if it is kept, or is from now on."""
+    """Return a decoded column of a file; `None` if it is not kept, and is not decoded now either."""
     content = (table.content_of(file, name), str(table.schema.field(name).type))
     return DECODED.offer(content, len(opened), lambda: _decode(opened, name))
 

@@ -164,7 +164,7 @@ class DeltaTable(FileTable[File]):
 
     @property
     def features(self) -> frozenset[str]:
-        """The features that its readers must support."""
+        """The features of Delta that readers of the table must support."""
         return frozenset(self._log.protocol.get("readerFeatures") or ())
 
     @property
@@ -280,8 +280,8 @@ class DeltaTable(FileTable[File]):
         self._old_files = self._written_before(_may_go_before(kept, time.time()))
 
     def let_go(self, kept: Kept) -> str:
-        """Remove files that no kept version has, that no version since `kept.since` had, and that are older than
-        Delta's week."""
+        """Remove files that no kept version has, that no version since `kept.since` had, and that are older than the
+        week that Delta keeps removed files."""
         self._check_ours()
         now, since = time.time(), kept.since or 0.0
         if wanted := delta.retention(now - since, self._settings, now):
@@ -302,8 +302,8 @@ class DeltaTable(FileTable[File]):
         return f"{len(gone)} files removed" if gone else ""
 
     def _used_since(self, oldest: int) -> set[str] | None:
-        """Return the names of the files that any version since this one has; `None` if that is unknown. Each such file
-        is either still there, or was removed since."""
+        """Return the names of the files that the version `oldest`, or any later one, has; `None` if that is unknown.
+        These are the current files and those that were removed since."""
         removed = self._log.removed_since(oldest)
         if removed is None:
             return None
@@ -469,7 +469,7 @@ class DeltaTable(FileTable[File]):
         app: str,
         version: int,
     ) -> None:
-        """Commit files that are already written."""
+        """Commit files that are already written, in place of the files `old`."""
         now = _now_ms()
         actions = [self._commit_info(operation, metadata)]
         if app:
@@ -491,14 +491,14 @@ class DeltaTable(FileTable[File]):
         ]
 
     def _count(self, file: File) -> int:
-        """Return how many rows it has, including deleted ones."""
+        """Return how many rows a file has, including deleted ones."""
         if "numRecords" in file.stats:
             return int(file.stats["numRecords"])
         with self.open_file(file) as rows:
             return len(rows)
 
     def _write_files(self, rows: pa.Table) -> list[File]:
-        """Write files with these rows; they are durable, but not yet their names."""
+        """Write files with these rows. The contents are durable on return, the names are not yet."""
         fields = self._fields
         held = rename_columns(rows, _schema(fields, _physical))
         most = max(1, len(held) * FILE_BYTES // max(held.nbytes, 1))
@@ -518,7 +518,7 @@ def _write_rows(rows: pa.Table, file: IO[bytes]) -> None:
 
 
 def _names_of(file: File) -> list[str]:
-    """Return the names of a file and its vector."""
+    """Return the names of a file and of its deletion vector's file."""
     vector = file.vector
     found = [name_of(file)]
     if vector is not None and vector["storageType"] == "u":
@@ -529,17 +529,17 @@ def _names_of(file: File) -> list[str]:
 
 
 def _may_go_before(kept: Kept, now: float) -> float:
-    """Return how old a file must be that may be removed, in seconds since 1970."""
+    """Return a time, in seconds since 1970: only files from before it may be removed."""
     return min(kept.since or 0.0, now - delta.REMOVED_KEPT_S)
 
 
 def _last_parts(files: Iterable[File]) -> set[str]:
-    """Return the names of files and of their vectors, without the folders that these are in."""
+    """Return the names of files and of their vectors' files, without their folders."""
     return {name.rpartition("/")[2] for file in files for name in _names_of(file)}
 
 
 class _Numbers:
-    """Column numbers, each used only once."""
+    """Assigns column numbers, each only once."""
 
     def __init__(self, last: int) -> None:
         self.last = last
@@ -619,7 +619,8 @@ def _schema(fields: Sequence[Mapping[str, Any]], name: Callable[[Mapping[str, An
 
 
 def _field(column: pa.Field, numbers: _Numbers | None) -> dict[str, Any]:
-    """Return a new column. `numbers`: the numbers of the table's columns, if it has column mapping."""
+    """Return the description of a new column. `numbers`: the numbers of the table's columns, if it has column
+    mapping."""
     if numbers is None:
         return {"name": column.name, "type": _word(column.type), "nullable": True, "metadata": {}}
     metadata = {COLUMN_ID: numbers.next(), _NAME: f"col-{uuid4()}"}
@@ -647,7 +648,7 @@ def _widen_field(field: Mapping[str, Any], word: str) -> dict[str, Any]:
 
 
 def _stats(rows: pa.Table) -> str:
-    """Return the log's statistics of a file's columns."""
+    """Return statistics of a file's columns as the log stores them."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     for name in rows.column_names[:INDEXED]:

@@ -59,12 +59,12 @@ Action = Mapping[str, Any]
 
 
 class LogBegun(HandOver):
-    """A log begins with something that this reader does not support: with a checkpoint of several files, or after the
-    requested version."""
+    """The error for a log that begins with something that this reader does not support: a checkpoint of several files,
+    or one after the requested version."""
 
 
 class Conflict(Exception):
-    """Another writer has committed the version that was to be next."""
+    """The error when another writer has committed the version that was to be committed next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +89,18 @@ class File:
 
     @property
     def stats(self) -> Mapping[str, Any]:
-        """Its column statistics."""
+        """The file's column statistics."""
         return _read_stats(self.told)
 
     @property
     def key(self) -> tuple[str, str]:
-        """The key by which a `remove` refers to it."""
+        """The key by which a `remove` refers to the file."""
         if self.vector is None:
             return self.path, ""
         return self.path, "{storageType}{pathOrInlineDv}@{offset}".format(**{"offset": None, **self.vector})
 
     def remove_action(self, now_ms: int) -> Action:
-        """Return the action that removes it from the table."""
+        """Return the action that removes the file from the table."""
         more = {} if self.vector is None else {"deletionVector": self.vector}
         return {
             "remove": {
@@ -115,7 +115,7 @@ class File:
         }
 
     def add_action(self) -> Action:
-        """Return the action that adds it to the table."""
+        """Return the action that adds the file to the table."""
         more = {} if self.vector is None else {"deletionVector": self.vector}
         return {
             "add": {
@@ -130,8 +130,8 @@ class File:
         }
 
     def with_deleted_rows(self, rows: int, vector: Mapping[str, Any]) -> File:
-        """Return the same file with these rows deleted; it has `rows` rows in all. Its bounds stay, although perhaps no
-        remaining row has those values."""
+        """Return the file with the rows of this vector deleted. `rows`: the number of its rows, including deleted ones.
+        Its bounds stay, although perhaps no remaining row has those values."""
         # Numbers keep their text: a decimal could change when it is parsed and written again.
         told = {**_members(self.told), "numRecords": str(rows), "tightBounds": "false"}
         listed = ",".join(f"{json.dumps(name)}:{value}" for name, value in told.items())
@@ -188,8 +188,8 @@ class DeltaLog:
             return self.version
 
     def copy(self) -> DeltaLog:
-        """Return a log that continues from the same state, for another reader; the table may have been moved away or
-        replaced since, which its first `update` finds out."""
+        """Return a log with the same state for another reader. Its first `update` checks whether the table was moved
+        away or replaced since."""
         found = DeltaLog(self._folder)
         with self._lock:
             found.version, found.commit_id, found._latest = self.version, self.commit_id, self._latest
@@ -203,8 +203,9 @@ class DeltaLog:
         return found
 
     def _check(self) -> list[bytes | None]:
-        """Forget everything if the version that was read last is no longer that of the table: an operator may have
-        moved its folder away. Return the content of the next version's file, if it was read."""
+        """Forget everything if the version that was read last is no longer that of the table, because an operator may
+        have moved its folder away. Return the content of the next version's file, if it was read along with the check.
+        """
         if self._is_proven and self._place.path is not None:
             if not self._place.exists():
                 self._forget()
@@ -217,7 +218,7 @@ class DeltaLog:
         return [newer] if self.version >= 0 else []
 
     def actions(self, version: int) -> list[Action] | None:
-        """Return what a version changed; `None` if its commit is missing or torn.
+        """Return the actions of a version; `None` if its commit is missing or torn.
 
         Raises:
             HistoryLost: it is torn, and later versions were committed after it.
@@ -274,8 +275,9 @@ class DeltaLog:
         return 0
 
     def about_time_ms(self, at_ms: float) -> int:
-        """Return the same or an older version, from few commits: each halves what is left of the log. The clocks of
-        writers may differ, so a version may be dated before an older one."""
+        """Return the version that `at_time_ms` would return, or an older one, reading few commits. Each commit that is
+        read halves the rest of the log. The clocks of writers may differ, so a version may be dated before an older
+        one."""
         oldest, newest = 0, self.version
         while oldest < newest:
             middle = (oldest + newest + 1) // 2
@@ -301,7 +303,7 @@ class DeltaLog:
 
     @property
     def is_short(self) -> bool:
-        """Whether its files are known without reading a checkpoint."""
+        """Whether the table's files are known without reading a checkpoint."""
         return self._checkpoint is None or self._files is not None
 
     def commit(self, actions: Sequence[Action]) -> None:
@@ -326,8 +328,8 @@ class DeltaLog:
                 self.on_checkpoint(self)
 
     def write_later(self) -> int:
-        """Write the checkpoint of this version, which is perhaps no longer the latest, unless the table was moved away
-        since. Return its version; -1 if it is not written."""
+        """Write the checkpoint of this version, which may no longer be the latest. Return the version; -1 if the
+        checkpoint was not written, for example because the table was moved away."""
         version = self.version
         if self.update(version) != version:
             return -1
@@ -335,7 +337,7 @@ class DeltaLog:
         return version if self._checkpoint == name_of_checkpoint(version) else -1
 
     def begin_at(self, version: int) -> None:
-        """A checkpoint of this version was written: what precedes it need not be remembered."""
+        """Record that a checkpoint of this version was written, so that nothing before it need be remembered."""
         with self._lock:
             known = -1 if self._checkpoint is None else _version_of(self._checkpoint)
             if known < version <= self.version and self._files is not None:
@@ -343,7 +345,7 @@ class DeltaLog:
                 self._removed = [(at, action) for at, action in self._removed if at > version]
 
     def write_checkpoint(self) -> None:
-        """Write the checkpoint of this version; an error postpones it to the next one that is due."""
+        """Write the checkpoint of this version. If that fails, the next checkpoint that is due replaces it."""
         try:
             self._write_state(time.time())
         except Exception as error:  # noqa: BLE001  whatever the error is: the commits themselves exist
@@ -367,8 +369,8 @@ class DeltaLog:
         remove_expired(self._place, self.metadata, now)
 
     def _removals(self) -> tuple[Removals | None, pa.Array | None]:
-        """Return the files in the checkpoint that the table has removed, and since when it has them; both are `None`
-        if there is no checkpoint, and the first if another program has written it."""
+        """Return which of the checkpoint's removed files are complete, and its `remove` actions. Both are `None` if
+        there is no checkpoint, and the first if another program has written it."""
         if self._checkpoint is None:
             return None, None
         return self._statement_in(self._checkpoint), self._column(self._checkpoint, "remove")
@@ -379,7 +381,7 @@ class DeltaLog:
 
     def removed_since(self, version: int) -> list[File] | None:
         """Return the files that commits after a version have removed, and perhaps others that were removed earlier;
-        `None` if a commit is missing. Few commits are read where a checkpoint of cdcflow has them."""
+        `None` if a commit is missing. Few commits are read if a checkpoint by cdcflow lists the files."""
         with self._lock:
             found = [File.of_remove(action) for removed_by, action in self._removed if removed_by > version]
             checkpoint = self._checkpoint
@@ -399,7 +401,7 @@ class DeltaLog:
         return found
 
     def _begin_later(self) -> None:
-        """Read the same version again, from the last checkpoint that the table has now."""
+        """Read the state of the same version again, starting at the latest checkpoint that the table has now."""
         found = DeltaLog(self._folder)
         if found.update(self.version) != self.version:
             raise HandOver("its log no longer contains the version that was committed")
@@ -408,8 +410,8 @@ class DeltaLog:
             self._files, self._since, self._held = found._files, found._since, found._held
 
     def _begin(self, until: int | None) -> list[bytes | None]:
-        """Read the state at the last checkpoint that is not after a version. Return the contents of the later versions'
-        files, as far as they were read already."""
+        """Read the state at the last checkpoint that is not after version `until`. Return the contents of the later
+        versions' files, as far as they were read along with it."""
         if (hint := self._hint()) > 0 and (until is None or hint <= until):
             names = self._place.names(after=f"{hint:020d}")
             if name_of_checkpoint(hint) in names and self._is_readable(name_of_checkpoint(hint)):
@@ -417,8 +419,8 @@ class DeltaLog:
         return self._begin_with(self._place.names(), until)
 
     def _hint(self) -> int:
-        """Return the version of the last checkpoint as its writer recorded it, so that a store need not list what is
-        before it; 0 if that is unknown."""
+        """Return the version of the last checkpoint as its writer recorded it; 0 if that is unknown. With it, a store
+        need not list the files before that version."""
         if self._place.path is not None:
             return 0
         (content,) = self._place.read_each([LAST])
@@ -428,7 +430,7 @@ class DeltaLog:
             return 0
 
     def _begin_with(self, names: Sequence[str], until: int | None) -> list[bytes | None]:
-        """`names`: the names in the log's folder, at least those since the last checkpoint."""
+        """Do the work of `_begin`. `names`: the names in the log's folder, at least those since the last checkpoint."""
         last = sys.maxsize if until is None else until
         checkpoints = [n for name in names if (found := _CHECKPOINT.fullmatch(name)) and (n := int(found[1])) <= last]
         versions = [n for name in names if (found := _VERSION.fullmatch(name)) and (n := int(found[1])) <= last]
@@ -458,7 +460,8 @@ class DeltaLog:
         return self._read_ahead(newer)
 
     def _read_ahead(self, versions: Sequence[int]) -> list[bytes | None]:
-        """Return the contents of the files of these versions, where they are better read several at a time."""
+        """Return the contents of the files of these versions if reading several at a time is faster here; otherwise
+        nothing."""
         if self._place.path is not None:
             return []
         return self._place.read_each([_commit_name(version) for version in versions])
@@ -558,7 +561,7 @@ def _members(text: str) -> dict[str, str]:
 
 
 def _next(text: str, at: int) -> int:
-    """Return the index of the next token in a JSON object's text."""
+    """Return the index of the next token in a JSON object's text, from index `at` onward."""
     while text[at] in " \t\r\n,:":
         at += 1
     return at

@@ -1,8 +1,9 @@
-"""Rows of a derived table that a Python function of an installed package computes from batches of an input's rows.
+"""Compute rows of a derived table by a Python function of an installed package, from batches of an input's rows.
 
-The function gets each row once, in a batch with others, and returns any number of rows for it, which depend on that
-row alone. Each of them has the values of the unit of a row that the function got: the columns of the key that the input
-has, too. So the rows of a unit follow from the input's rows with this unit, and deleting them is exact.
+The function gets each row once, in a batch with others, and returns any number of rows for it, which depend on that row
+alone. A returned row has the same values as the row that the function got in the columns that form a unit: the columns
+of the key that the input has, too. So the rows of a unit follow from the input's rows with this unit, and deleting them
+is exact.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def load_function(query: DerivedQuery) -> TransformFunction:
     """Import the function of a derived table.
 
     Raises:
-        CannotFollow: it cannot be imported; with what to install.
+        CannotFollow: it cannot be imported; the message names what to install.
     """
     name = query.transform
     try:
@@ -69,10 +70,10 @@ def _import(name: str) -> Any:
 
 
 def transform_rows(db: QueryDatabase, query: DerivedQuery, parts: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
-    """Return what the function gives for rows of its input, whose columns are `schema`.
+    """Return the rows that the function computes from rows of its input, whose columns are `schema`.
 
     Raises:
-        CannotFollow: it fails, or returns something else than rows with the key.
+        CannotFollow: the function fails, or returns something other than rows with the key.
     """
     function = load_function(query)
     found = [_call(function, query, pa.RecordBatch.from_pylist([], schema))]
@@ -91,7 +92,7 @@ def function_units(query: DerivedQuery, schema: pa.Schema, result: pa.Schema) ->
     """Return the columns of the key that the function's input has, too, and whose values it returns unchanged.
 
     Raises:
-        CannotFollow: no column is such.
+        CannotFollow: the key has no such column.
     """
     found = [
         name

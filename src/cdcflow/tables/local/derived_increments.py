@@ -1,4 +1,5 @@
-"""Continue the rows of a derived table with the changed rows of its inputs (`tables.derived.increments`)."""
+"""Compute the rows of a derived table from their previous values and the changed rows of its inputs
+(`tables.derived.increments`)."""
 
 from __future__ import annotations
 
@@ -18,10 +19,11 @@ PresentRows = Callable[[pa.Table], pa.Table]
 
 
 def read_increments(db: QueryDatabase, lineage: Lineage, empty: Mapping[int, pa.Table]) -> Increments:
-    """Return how a query's results are continued. `empty`: the columns of the joined tables, by number.
+    """Return how a query's results are computed from the previous ones. `empty`: the joined tables without rows, by
+    number.
 
     Raises:
-        NotCovered: they are not.
+        NotCovered: they cannot be computed in this way.
     """
     if isinstance(lineage.results, str):
         raise NotCovered(lineage.results)
@@ -46,7 +48,8 @@ def continue_rows(
     new: Mapping[str, RowsOfInput],
     present: PresentRows,
 ) -> tuple[pa.Table, pa.Table] | None:
-    """Return the units that changes concern, and their rows; `None` if these changes need other rows."""
+    """Return the units that changes concern, and the new rows of these units; `None` if computing them needs more rows
+    than these."""
     lineage = increments.lineage
     changed = {one.number for one in lineage.joined if any(map(len, changes.get(one.table, ())))}
     if not changed or any(lineage.joined[number].nullable for number in changed):
@@ -71,8 +74,8 @@ def _changed_rows(
     changes: Changes,
     new: Mapping[str, RowsOfInput],
 ) -> pa.Table:
-    """Return the joined rows that the changed rows of one table remove and add: with the tables to its left after the
-    changes, and those to its right before them."""
+    """Return the joined rows that the changed rows of table `start` remove and add. Tables to its left are joined in
+    their state after the changes, tables to its right in their state before."""
     lineage = increments.lineage
     rows = {start: _with_signs(changes[lineage.joined[start].table], start)}
     weighted = [start]
@@ -88,7 +91,7 @@ def _changed_rows(
 
 
 def _with_signs(changed: tuple[pa.Table, pa.Table], number: int) -> pa.Table:
-    """Return removed and added rows with their weights."""
+    """Return removed and added rows in one table with their weights: -1 and +1."""
     return both(_with_weight(changed[0], number, -1), _with_weight(changed[1], number, 1))
 
 

@@ -1,7 +1,7 @@
-"""The rows of a table at a version, and what changed between two of its versions, for derived tables.
+"""The rows of a table at a version, and the rows that differ between two of its versions, for derived tables.
 
-The difference is that of the files and of their deleted rows, so it does not matter what changed the rows: a merge, a
-new backfill, a truncate, another program. Compaction writes the same rows again, and equal rows are taken out.
+The difference is found from the files and their deleted rows, so it does not matter what changed the rows: a merge, a
+new backfill, a truncate, another program. Compaction writes the same rows again; equal rows cancel each other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,11 @@ class InputVersion:
     """The rows of one version of a table. `close` it."""
 
     def __init__(self, table: FileTable[Any], entry: CutTable) -> None:
-        """Raises VersionGone: the table no longer has that version."""
+        """Open a version of a table, the one that a cut's entry shows.
+
+        Raises:
+            VersionGone: the table no longer has that version.
+        """
         self.table = table
         self.entry = entry
         found = table.snapshot()
@@ -53,11 +57,11 @@ class InputVersion:
 
     @property
     def row_schema(self) -> pa.Schema:
-        """`columns`, as other packages get them."""
+        """The schema of `columns` as other packages get them."""
         return pa.schema([pa.field(name, _plain(self.table.schema.field(name).type)) for name in self.columns])
 
     def row_count(self) -> int:
-        """Return about how many rows it has, including deleted ones."""
+        """Return about how many rows the version has, including deleted ones."""
         return sum(self.table.row_count(file) for file in self.table.files())
 
     def empty(self, columns: Sequence[str]) -> pa.Table:
@@ -73,7 +77,7 @@ class InputVersion:
             yield self.table.read(file, columns).select(columns)
 
     def rows_with(self, columns: Sequence[str], column: str, values: pa.ChunkedArray) -> pa.Table:
-        """Return these columns of the rows that have one of the values in a column."""
+        """Return these columns of the rows that have one of the values in `column`."""
         found = find_rows(self.table, columns, column, values)
         return pa.concat_tables([self.empty(columns), *(rows for _, _, rows in found)])
 
@@ -81,8 +85,8 @@ class InputVersion:
 def find_rows(
     table: FileTable[Any], columns: Sequence[str], column: str, values: pa.ChunkedArray
 ) -> Iterator[tuple[int, Numbers, pa.Table]]:
-    """Yield the index of each file of a table with rows that have one of the values in a column, their numbers there,
-    and these columns of them."""
+    """Find the rows of a table that have one of the values in `column`. Yield, for each file with such rows, the file's
+    index, the rows' numbers in it, and these columns of the rows."""
     wanted = _Values(values, table.schema.field(column).type)
     files = table.files()
     for n, ends in enumerate(table.bounds(files, column)):
@@ -98,7 +102,7 @@ def find_rows(
 def _find(
     table: FileTable[Any], file: Any, column: str, opened: ScannedFile, wanted: _Values, index: FileKeys | None
 ) -> Numbers:
-    """Return the numbers of the rows of a file with one of the values; by its index, if it has one or gets one."""
+    """Return the numbers of the rows of a file with one of the values. The file's index is used if there is one."""
     groups = [g for g, ends in zip(opened.groups, opened.ends(column), strict=True) if wanted.may_be_within(ends)]
     if not groups:
         return NONE
@@ -111,17 +115,17 @@ def _find(
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
-    """Return the type without the differences between the readers of formats."""
+    """Return the type in one form, whichever format's reader returned it."""
     if pa.types.is_large_string(type_):
         return pa.string()
     return pa.binary() if pa.types.is_large_binary(type_) else type_
 
 
 class _Values:
-    """Values that are looked for in a column of this type."""
+    """Values to look for in a column of this type."""
 
     def __init__(self, values: pa.ChunkedArray, type_: pa.DataType) -> None:
-        """`ascending`: the values, if they are whole numbers without NULL."""
+        """Prepare the search. `ascending` gets the values in order if they are whole numbers without NULL."""
         self._is_whole = pa.types.is_signed_integer(type_)
         self._type = pa.int64() if self._is_whole else type_
         found = pc.unique(values.cast(self._type))
@@ -144,8 +148,12 @@ class _Values:
 def changed_rows(
     old: InputVersion, new: InputVersion, columns: Sequence[str], rows_max: int
 ) -> tuple[pa.Table, pa.Table] | None:
-    """Return the rows that the older version has and the newer one has not, and the reverse, as bags; `None` if there
-    are more than `rows_max`, if the columns have changed, or if that is no longer known. Equal rows may be in both."""
+    """Return the rows that the older version has and the newer one has not, and the reverse, each as a bag. Equal rows
+    may be in both.
+
+    Return `None` if there are more than `rows_max`, if the columns have changed, or if the difference is no longer
+    known.
+    """
     if any(name not in old.columns or old.columns[name] != new.columns[name] for name in columns):
         return None
     with suppress(VersionGone, FileNotFoundError):

@@ -1,4 +1,4 @@
-"""The rows of a derived table: which of them are replaced, and the commit that does so."""
+"""The rows of a derived table: which of them are replaced, and the commit that replaces them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class DerivedRows:
 
     @property
     def stamp(self) -> int | None:
-        """`deriver.stamp` of its query and its inputs; `None` if it does not exist, or has no rows yet."""
+        """The number from `deriver.stamp` for the query and the inputs that the table was computed from; `None` if the
+        table does not exist, or has no rows yet."""
         return None if self._snapshot is None else self._snapshot.transactions.get(APP)
 
     def newest_commit(self) -> Mapping[str, Any]:
@@ -68,7 +69,7 @@ class DerivedRows:
         metadata: Mapping[str, Any],
         stamp: int,
     ) -> None:
-        """Make one commit after which the table has these rows: all, or with `units` those of these units.
+        """Make one commit that replaces all rows of the table by `rows`; with `units`, only the rows of these units.
 
         Raises:
             CannotFollow: the key is not unique, or the table has other columns.
@@ -89,7 +90,7 @@ class DerivedRows:
             self._db.forget()
 
     def differences(self, rows: pa.Table, there: InputVersion) -> tuple[int, int]:
-        """Return how many of these rows a version of the table lacks, and how many others it has."""
+        """Return how many of `rows` a version of the table lacks, and how many rows it has that are not among them."""
         names = rows.column_names
         if set(names) != set(there.columns):
             raise CannotFollow("the table has other columns than its query gives", remedy=_AGAIN)
@@ -134,14 +135,14 @@ class DerivedRows:
         return self._snapshot is not None and set(self._there.schema.names) == set(names)
 
     def present(self, units: Units) -> pa.Table:
-        """Return the rows of the table that may have one of these units, and `PLACE`. `write` does not read them again
-        if it gets the same units."""
+        """Return the rows of the table that may have one of these units, with `PLACE`. A later `write` with the same
+        units does not read them again."""
         named = self._table_units(units)
         self._present = units[1], self._old_rows(self._there.files(), named)
         return self._present[1].drop_columns([_FILE])
 
     def _table_units(self, units: Units) -> Units:
-        """Return units with the names that their columns have in the table."""
+        """Return the units with their columns under the table's names for them."""
         named = {name.lower(): name for name in self._there.schema.names}
         return tuple(named[name.lower()] for name in units[0]), units[1]
 
@@ -217,10 +218,10 @@ _AGAIN = "move the table's folder away in the warehouse, then run `cdcflow merge
 
 
 def stored_types(rows: pa.Table) -> pa.Table:
-    """Return a query's result with types that tables have.
+    """Return a query's result with its columns converted to types that tables have.
 
     Raises:
-        CannotFollow: a column has another type.
+        CannotFollow: the type of a column cannot be converted.
     """
     names = [name.lower() for name in rows.column_names]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -229,7 +230,7 @@ def stored_types(rows: pa.Table) -> pa.Table:
 
 
 def stored_type(field: pa.Field) -> pa.DataType:
-    """Return the type that tables have for a column."""
+    """Return the type that tables have for a column of a query's result."""
     type_ = _WIDER.get(field.type, field.type)
     if pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
         type_ = pa.string()
@@ -249,14 +250,14 @@ def stored_type(field: pa.Field) -> pa.DataType:
 
 
 def _with_place(rows: pa.Table, file: int, numbers: Numbers) -> pa.Table:
-    """Return rows with the index of their file, and their numbers there."""
+    """Return rows with two more columns: the index of their file, and their numbers in it."""
     placed = rows.append_column(_FILE, pa.array(np.full(len(rows), file, np.int32)))
     return placed.append_column(_NUMBER, pa.array(numbers, pa.int64()))
 
 
 def _is_like(field: pa.Field) -> str:
-    """Return the condition that two rows have the same value in a column. The sum of floating-point numbers depends on
-    the order of the rows, so they may differ in the last digits."""
+    """Return the SQL condition that two rows have the same value in a column. The sum of floating-point numbers depends
+    on the order of the rows, so such values may differ in the last digits."""
     one, other = f"n.{quote(field.name)}", f"o.{quote(field.name)}"
     if not pa.types.is_floating(field.type):
         return f"{one} IS NOT DISTINCT FROM {other}"

@@ -1,4 +1,4 @@
-"""Which rows of a derived table changes of its inputs concern, and what these rows are now."""
+"""Compute which rows of a derived table changes of its inputs concern, and what these rows are now."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class RowsOfInput(Protocol):
         """Return these columns of all rows."""
 
     def rows_with(self, columns: Sequence[str], column: str, values: pa.ChunkedArray) -> pa.Table:
-        """Return these columns of the rows that have one of the values in a column; NULL is a value, too."""
+        """Return these columns of the rows that have one of the values in `column`; NULL is a value, too."""
 
 
 def recompute(
     db: QueryDatabase, lineage: Lineage, changes: Changes, new: Mapping[str, RowsOfInput]
 ) -> tuple[pa.Table, pa.Table]:
-    """Return the units that changes concern, and the rows that the query gives for these units."""
+    """Return the units that changes concern, and the rows of the query's result for these units."""
     parts = [one for reach in lineage.reaches if (one := _find_units(db, lineage, reach, changes, new)) is not None]
     if parts := [part for part in parts if len(part)]:
         units = db.arrow(" UNION ".join(f"SELECT * FROM {db.give(part)}" for part in parts))  # noqa: S608  cdcflow's own
@@ -39,7 +39,7 @@ def recompute(
 
 
 def rows_of_units(db: QueryDatabase, lineage: Lineage, units: pa.Table, new: Mapping[str, RowsOfInput]) -> pa.Table:
-    """Return the rows that the query gives for some units."""
+    """Return the rows of the query's result for some units."""
     affected = db.give(units)
     rows: dict[int, pa.Table] = {}
     for read in lineage.reads:
@@ -55,7 +55,8 @@ def read_rows(
     rows: Mapping[int, pa.Table],
     units: pa.Table | None = None,
 ) -> pa.Table:
-    """Read rows of a joined table. `rows`: of those that were read before, by number."""
+    """Read rows of a joined table as `read` describes. `rows`: the rows of the tables that were read before, by
+    number."""
     joined = lineage.joined[read.joined]
     version, columns = new[joined.table], lineage.needed_columns(read.joined)
     if not read.column:
@@ -69,14 +70,14 @@ def read_rows(
 
 
 def both(one: pa.Table, other: pa.Table) -> pa.Table:
-    """Return the rows of two tables that have the same columns, as the second one has them."""
+    """Return the rows of two tables that have the same columns, with the second one's column names and types."""
     return pa.concat_tables([one.select(other.column_names).cast(other.schema), other])
 
 
 def _find_units(
     db: QueryDatabase, lineage: Lineage, reach: Reach, changes: Changes, new: Mapping[str, RowsOfInput]
 ) -> pa.Table | None:
-    """Return the units that the changed rows of one joined table concern; `None` if it has none."""
+    """Return the units that the changed rows of one joined table concern; `None` if no row of it changed."""
     changed = changes.get(lineage.joined[reach.start].table)
     if changed is None or not any(map(len, changed)):
         return None

@@ -6,8 +6,8 @@
     the derived table: rows with these units that are not in the result are deleted, new ones are added ◀──────────┘
 
 A commit records the versions of the inputs as the version of its transaction: a number computed from them and the
-query. So a table that an interrupted merge has already changed is recognized; if it is unknown what
-the table shows, it is computed as a whole.
+query. By this number cdcflow recognizes a table that an interrupted merge has already changed. If it is unknown which
+versions a table was computed from, the table is computed as a whole.
 """
 
 from __future__ import annotations
@@ -171,13 +171,13 @@ class LocalDeriver:
         return query_of(self._db.parse(query.sql))
 
     def _tables(self, query: DerivedQuery) -> list[tuple[str, str]]:
-        """Return the tables that a query reads, or a function, as the settings have them: (schema or "", name)."""
+        """Return the tables that a query or a function reads, as the settings name them: (schema or "", name)."""
         if query.transform:
             return [split_name(query.of)]
         return tables_of(self._tree(query))
 
     def _whole(self, query: DerivedQuery, new: Mapping[str, InputVersion]) -> pa.Table:
-        """Return all rows of the table."""
+        """Compute all rows of the table."""
         if query.transform:
             (version,) = new.values()
             return transform_rows(self._db, query, version.parts(list(version.columns)), version.row_schema)
@@ -191,14 +191,14 @@ class LocalDeriver:
             self._db.forget(named)
 
     def _lineage(self, query: DerivedQuery, new: Mapping[str, InputVersion]) -> Lineage | str:
-        """Return how changes reach the table, or why that is unknown."""
+        """Return how changes reach the table; as a text, why that cannot be computed."""
         asked = _shape(query, new)
         if asked not in self._known:
             self._known[asked] = self._read_lineage(query, new)
         return self._known[asked]
 
     def _increments(self, query: DerivedQuery, lineage: Lineage, new: Mapping[str, InputVersion]) -> Increments | str:
-        """Return how the table's rows are continued, or why they are not."""
+        """Return how the table's rows are computed from the previous ones; as a text, why they cannot be."""
         asked = _shape(query, new)
         if asked not in self._continued:
             empty = {one.number: new[one.table].empty(lineage.needed_columns(one.number)) for one in lineage.joined}
@@ -231,8 +231,8 @@ class LocalDeriver:
         rows: DerivedRows,
         stack: ExitStack,
     ) -> tuple[tuple[str, ...], pa.Table, pa.Table] | str:
-        """Return the units that the inputs' changes concern (their columns, and their values), and their rows; or why
-        the table is computed as a whole."""
+        """Return the units that the inputs' changes concern (their columns, and their values), and the new rows of
+        these units; as a text, why the table has to be computed as a whole."""
         if old is None:
             return ""
         if query.transform:
@@ -268,7 +268,9 @@ class LocalDeriver:
         new: Mapping[str, InputVersion],
         stack: ExitStack,
     ) -> tuple[tuple[str, ...], pa.Table, pa.Table] | str:
-        """Return the units of changed rows of a function's input, and what it returns for all rows with these units."""
+        """Return the units of the changed rows of a function's input (their columns, and their values), and the rows
+        that the function computes for all rows with these units; as a text, why the table has to be computed as a
+        whole."""
         ((name, version),) = new.items()
         columns, units = list(version.columns), self._function_units(query, version)
         changes = self._changes({name: columns}, old, new, stack)
@@ -283,7 +285,7 @@ class LocalDeriver:
         return tuple(units), found, transform_rows(self._db, query, [rows], version.row_schema)
 
     def _function_units(self, query: DerivedQuery, version: InputVersion) -> list[str]:
-        """Return the columns of the units of a function's rows."""
+        """Return the columns that form the units of a function's rows."""
         result = transform_rows(self._db, query, (), version.row_schema)
         return function_units(query, version.row_schema, result.schema)
 
@@ -294,7 +296,8 @@ class LocalDeriver:
         new: Mapping[str, InputVersion],
         stack: ExitStack,
     ) -> Changes | str:
-        """Return the rows that each changed input no longer has, and its new ones. `columns`: those to compare."""
+        """Return the rows that each changed input no longer has, and its new ones; as a text, why they are unknown.
+        `columns`: the columns of each input to compare."""
         found: dict[str, tuple[pa.Table, pa.Table]] = {}
         for name, version in new.items():
             if version.entry.version == old[name].version and version.entry.id == old[name].id:
@@ -316,14 +319,14 @@ class LocalDeriver:
 
 
 def stamp(query: DerivedQuery, inputs: Mapping[str, CutTable]) -> int:
-    """Return a number for a query and the versions of its inputs."""
+    """Return a number that identifies a query together with the versions of its inputs."""
     listed = [query.text, list(query.key), sorted([name, *_place(entry)] for name, entry in inputs.items())]
     return int.from_bytes(hashlib.sha256(json.dumps(listed).encode()).digest()[:7])
 
 
 def _order_to_set(lineage: Lineage, new: Mapping[str, InputVersion]) -> str:
-    """Return a proposal for the order of the rows of the first table in FROM, by whose groups rows are read; "" if it
-    has that order."""
+    """Return a proposal for the order of the rows of the first table in FROM, so that rows with the same unit are read
+    together; "" if the table has that order."""
     read = next((read for read in lineage.reads if read.joined == 0 and read.column and read.of is None), None)
     if read is None or not lineage.has_groups:
         return ""
@@ -335,7 +338,7 @@ def _order_to_set(lineage: Lineage, new: Mapping[str, InputVersion]) -> str:
 
 
 def _shape(query: DerivedQuery, new: Mapping[str, InputVersion]) -> object:
-    """Return what is equal for a query over inputs that have the same columns."""
+    """Return a value that is equal for the same query over inputs with the same columns."""
     return query.key, query.sql, tuple((name, tuple(version.columns.items())) for name, version in sorted(new.items()))
 
 
@@ -349,7 +352,7 @@ def _paths(new: Mapping[str, InputVersion]) -> dict[str, Path]:
 
 
 def _needed_columns(tree: Node, new: Mapping[str, InputVersion]) -> dict[str, list[str]]:
-    """Return the columns of each input that a query may use, and at least one."""
+    """Return the columns of each input that a query may use; at least one for each input."""
     names = {str(part).lower() for n in nodes_of(tree) if n.get("class") == "COLUMN_REF" for part in n["column_names"]}
     names |= {str(name).lower() for n in nodes_of(tree) for name in n.get("using_columns") or ()}
     reads_all = any(n.get("class") == "STAR" or n.get("ref_type") == "NATURAL" for n in nodes_of(tree))
@@ -362,10 +365,10 @@ def _needed_columns(tree: Node, new: Mapping[str, InputVersion]) -> dict[str, li
 
 @contextmanager
 def _explain_errors() -> Iterator[None]:
-    """Wrap the computing of a table.
+    """Convert errors of a table's computation.
 
     Raises:
-        CannotFollow: it failed; the text has no values of rows.
+        CannotFollow: the computation failed; the text has no values of rows.
     """
     try:
         yield

@@ -59,8 +59,8 @@ MACROS = (
 
 
 def connect(threads: int = 1, memory_bytes: int | None = None, spill: Path | None = None) -> duckdb.DuckDBPyConnection:
-    """Open a database in memory that has the functions of Spark that merges use. `memory_bytes`: what it may use, by
-    default most of the machine's; `spill`: an existing folder for what exceeds that."""
+    """Open a database in memory that has the functions of Spark that merges use. `memory_bytes`: how much memory it may
+    use, by default most of the machine's; `spill`: an existing folder for what exceeds that."""
     # Nothing is downloaded: a missing extension is an error.
     settings: dict[str, str | bool | int | float | list[str]] = {
         "threads": threads,
@@ -81,8 +81,8 @@ def connect(threads: int = 1, memory_bytes: int | None = None, spill: Path | Non
 
 
 def connect_again() -> duckdb.DuckDBPyConnection:
-    """Open a connection to one database of this process, as `connect` opens them: its temporary tables and views are
-    its own. A new database takes longer than a small merge of a table."""
+    """Open a connection like `connect`, but to the one database that this process shares. Its temporary tables and
+    views are separate. Opening a new database takes longer than a small merge of a table."""
     try:
         made = _database().cursor()
         _hide_progress(made)
@@ -107,7 +107,8 @@ def _hide_progress(connection: duckdb.DuckDBPyConnection) -> None:
 @functools.lru_cache(maxsize=256)
 def duckdb_sql(spark_sql: str, given: str = "") -> str:
     """Translate one statement of Spark's to DuckDB's. `given`: the view that replaces `{}`, except inside names and
-    texts: a source's default may be `{}`. Most statements of a merge are those of the merge before."""
+    texts, because a source's default may be `{}`. Translations are cached: most statements of a merge are the same as
+    in the merge before."""
     kept: list[str] = []
 
     def keep(found: re.Match[str]) -> str:

@@ -3,9 +3,9 @@
     version 49    50            51    52            each a commit
                   └ due ──▶ a thread writes the checkpoint of 50 ──▶ a table opened later begins there
 
-Tables that are merged together reach their intervals with the same merge, which would write all checkpoints. A
-checkpoint is a copy of what commits say, so a process that dies before it has written one has lost nothing: the next
-one that is due has all of it.
+Tables that are merged together reach their intervals in the same merge, which would then write all of their
+checkpoints. A checkpoint repeats the contents of commits. So a process that dies before it has written one has lost
+nothing: the next one that is due has all of it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cdcflow.tables.local.deltalog import DeltaLog
 
 
 class DueCheckpoints:
-    """Implements `cdcflow.tables.port.Later`. Several threads may use it, but one at a time writes."""
+    """Implements `cdcflow.tables.port.Later`. Several threads may use it; only one at a time writes."""
 
     def __init__(self) -> None:
         self._due: dict[str, DeltaLog] = {}
@@ -33,7 +33,8 @@ class DueCheckpoints:
             self._written[location] = table, version
 
     def follow(self, log: DeltaLog) -> None:
-        """Have the checkpoints of a table's log written later, and begin it at the latest one."""
+        """Make the checkpoints of a table's log due here instead of writing them at once, and make the log begin at the
+        latest one."""
         log.on_checkpoint = self._note
         table, version = self._written.get(log.location, ("", -1))
         if log.version >= 0 and log.metadata["id"] == table:

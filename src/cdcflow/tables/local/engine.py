@@ -75,9 +75,9 @@ class LocalEngine:
         bytes_max: int | None = None,
         memory_max: int | None = None,
     ) -> None:
-        """Tables beyond these limits are left to another engine: more than `changes_max` changes, or more than
-        `bytes_max` bytes of files that would have to be held in memory. `memory_max`: how much memory the process may
-        have; DuckDB gets a part of it, and writes temporary files beyond that."""
+        """Open the engine of a warehouse. A table is left to another engine if it has more than `changes_max` changes,
+        or if more than `bytes_max` bytes of its files would have to be held in memory. `memory_max`: how much memory
+        the process may have; DuckDB gets a part of it, and writes temporary files beyond that."""
         self._warehouse = Warehouse.of(warehouse)
         self._folder = open_folder(self._warehouse)
         self._is_safe = False
@@ -89,7 +89,7 @@ class LocalEngine:
         self.rules: Format = rules_of(format_)
 
     def close(self) -> None:
-        """Close what its tables have open."""
+        """Close what the engine's tables have open."""
         if self._deriver is not None:
             self._deriver.close()
         self._tables.close()
@@ -111,7 +111,7 @@ class LocalEngine:
         """Check once that the store lets only one of two processes commit a version.
 
         Raises:
-            ConfigurationError: it does not.
+            ConfigurationError: it lets both.
         """
         if self._is_safe:
             return
@@ -167,8 +167,8 @@ class LocalEngine:
 
 
 def _duckdb_bytes(memory_max: int) -> int:
-    """Return how much memory DuckDB may use for one table: the tables that are merged at a time have a half of the
-    process's together, and Arrow has the rest."""
+    """Return how much memory DuckDB may use for one table. The tables that are merged at the same time share half of
+    the process's memory, and Arrow has the rest."""
     return max(memory_max // 2 // TABLES_AT_ONCE, DUCKDB_BYTES_MIN)
 
 
@@ -295,8 +295,8 @@ class LocalCuts:
             self._table.let_go(Kept({}, 0, time.time() - VERSIONS_KEPT_S))
 
     def _rows(self) -> pa.Table:
-        """Return all rows of the latest version. What was read before is not read again: a listing reads a file for
-        each cut since the last one, and what follows it should be short."""
+        """Return all rows of the latest version. Files that were read before are not read again: otherwise a listing
+        would read a file for each cut since the last compaction, and steps that follow a listing should begin soon."""
         schema = self._table.schema
         before, self._parts = self._parts, {}
         for file in self._table.files():

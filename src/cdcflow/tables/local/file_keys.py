@@ -1,8 +1,8 @@
-"""Where the keys are in the files of tables, kept by a process that merges repeatedly.
+"""The places of keys in the files of tables, kept by a process that merges repeatedly.
 
 Files never change, so a file's keys are read once, and a later merge finds the rows to change without reading the file.
-Only keys of one whole number, which most are. A file is indexed the second time its keys are needed: a single merge
-reads each file once anyway (docs/decisions/0036).
+This is done only for keys that are one whole number, as most are. A file is indexed the second time its keys are
+needed: a single merge reads each file once anyway (docs/decisions/0036).
 
 Large indexes are in temporary files without a name, which end with the process, and are mapped into memory: the kernel
 can take their pages back.
@@ -62,7 +62,7 @@ class FoundRows:
 class FileKeys:
     """The keys of a file's rows in ascending order, each with the row's number and offset.
 
-    `numbers` None: the rows are in the order of their keys.
+    `numbers` is `None` if the rows are in the order of their keys.
     """
 
     def __init__(self, keys: Int64s, offsets: Int64s, numbers: Int64s | None, memory: mmap.mmap | None = None) -> None:
@@ -92,8 +92,8 @@ class FileKeys:
 
 
 def read_keys(file: ScannedFile, key: str, *, has_offsets: bool = True) -> FileKeys | None:
-    """Read the keys of a file's rows. None: some rows have no key or no offset. `has_offsets` False: rows of this table
-    have none, and 0 is in their place."""
+    """Read the keys of a file's rows; `None` if some rows have no key or no offset. `has_offsets` False: rows of this
+    table have no offsets, and 0 takes their place."""
     columns = [key, OFFSET] if has_offsets else [key]
     return _index(len(file), (file.read([group], columns) for group in file.groups))
 
@@ -132,7 +132,7 @@ def _map_file(size: int) -> mmap.mmap:
 
 
 class Sized(Protocol):
-    """What is kept of a column of a file."""
+    """A value that is kept for a column of a file, and that knows its size."""
 
     @property
     def bytes(self) -> int: ...
@@ -152,7 +152,7 @@ class _Used(Generic[Kept]):
 
 
 class KnownColumns(Generic[Kept]):
-    """What is kept of columns of files, such as indexes, by whatever identifies a file and its column. Thread-safe."""
+    """A cache of values for columns of files, such as indexes. A key identifies a file and its column. Thread-safe."""
 
     def __init__(
         self,
@@ -162,7 +162,8 @@ class KnownColumns(Generic[Kept]):
         row_bytes: int,
         at_once: bool = False,
     ) -> None:
-        """`row_bytes`: how many bytes of it a row has, about. `at_once`: a file is indexed the first time."""
+        """`row_bytes`: about how many bytes a value has for each row of the file. `at_once`: keep a value the first
+        time that it is offered, not only the second time."""
         self._bytes_max, self._clock, self._at_once = bytes_max, clock, at_once
         self._row_bytes = row_bytes
         self._lock = threading.Lock()
@@ -171,7 +172,7 @@ class KnownColumns(Generic[Kept]):
         self._bytes = self._memory_bytes = 0
 
     def get(self, file: Hashable) -> Kept | None:
-        """Return a file's index; None if it has none."""
+        """Return the value that is kept for a file; `None` if there is no such value."""
         with self._lock:
             found = self._used.get(file)
             if found is None:
@@ -224,7 +225,7 @@ class KnownColumns(Generic[Kept]):
                 self._forget(file)
 
     def _make_room(self, size: int) -> None:
-        """Forget unused indexes, the longest unused first, while there is no room."""
+        """Forget unused values, the longest unused first, until `size` bytes are free."""
         if self._bytes + size <= self._bytes_max:
             return
         before = self._clock() - UNUSED_S
@@ -235,7 +236,7 @@ class KnownColumns(Generic[Kept]):
 
 
 class KnownKeys(KnownColumns[FileKeys]):
-    """The indexes of files."""
+    """A cache of the key indexes of files."""
 
     def __init__(
         self, bytes_max: int = BYTES_MAX, clock: Callable[[], float] = time.monotonic, *, at_once: bool = False
@@ -248,6 +249,6 @@ KNOWN = KnownKeys()
 
 
 def keys_table(found: FoundRows, key: str, columns: Sequence[pa.Field]) -> pa.Table:
-    """Return the keys and offsets of rows as a table with these columns, in this order."""
+    """Return the keys and offsets of found rows as a table with these columns, in this order."""
     values = {key: found.keys, OFFSET: found.offsets}
     return pa.table([pa.array(values[f.name]).cast(f.type) for f in columns], schema=pa.schema(columns))

@@ -1,6 +1,6 @@
-"""Choose the files of a table to rewrite: during a change, small files if there are many, and files with many deleted
-rows; in maintenance, which has more time, also files that cost readers less. The cost is bounded, whatever the table's
-size; a file that has to wait keeps its marks.
+"""Choose the files of a table to rewrite. A change rewrites small files if there are many, and files with many deleted
+rows. Maintenance has more time, and also rewrites files to make reading cheaper. The cost is bounded, whatever the
+table's size; a file that has to wait keeps its marks.
 
 Maintenance writes in portions of bounded size, one commit each. Kept cuts keep the old files, so a file is rewritten
 only when enough rows were added or deleted to be worth another copy.
@@ -46,7 +46,7 @@ WORN_BYTES_MAX = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """A file with rows to delete: its bytes, its rows, and how many of them are deleted afterwards."""
+    """A file with rows to delete: its bytes, its rows, and how many of them are deleted after the change."""
 
     size: int
     rows: int
@@ -58,7 +58,7 @@ class Touched:
 
     @property
     def cost(self) -> float:
-        """The bytes that a rewrite of it writes."""
+        """The bytes that rewriting the file writes."""
         return self.size * (1 - self.share)
 
 
@@ -81,7 +81,8 @@ def small(sizes: Sequence[int], partitions: Sequence[Hashable] = (), table: str 
 
 
 def again(touched: Mapping[int, Touched], spent: int) -> set[int]:
-    """Return the touched files to rewrite, when `spent` bytes are already spent on others."""
+    """Return the indexes of the touched files that a change rewrites, if it already spends `spent` bytes on other
+    files."""
     due = sorted((f.cost, n) for n, f in touched.items() if f.share > DEAD_SHARE_MAX or f.size < TINY_BYTES)
     totals = accumulate((cost for cost, _ in due), initial=spent)
     next(totals)
@@ -89,8 +90,8 @@ def again(touched: Mapping[int, Touched], spent: int) -> set[int]:
 
 
 def files_to_join(sizes: Sequence[int], partitions: Sequence[Hashable] = ()) -> list[int]:
-    """Return the indexes of a table's files, given their sizes, to merge in maintenance, the smallest first; empty if
-    there is nothing to merge. `partitions`: of each file; only files of one partition are merged. If empty, all files
+    """Return the indexes of the files, given their sizes, that maintenance merges, the smallest first; empty if there
+    is nothing to merge. `partitions`: that of each file; only files of one partition are merged. If empty, all files
     are in the same one."""
     groups: dict[Hashable, list[tuple[int, int]]] = {}
     for n, size in enumerate(sizes):
@@ -115,7 +116,7 @@ def _to_join(files: Sequence[tuple[int, int]]) -> list[int]:
 
 
 def files_to_rewrite(files: Sequence[Touched], bytes_max: int = WORN_BYTES_MAX) -> list[int]:
-    """Return the indexes of a table's files to rewrite in one portion of maintenance because many rows are deleted;
+    """Return the indexes of the files that maintenance rewrites in one portion because many of their rows are deleted;
     empty if there are none. Files larger than `bytes_max` are skipped."""
     due = sorted((f.cost, n) for n, f in enumerate(files) if f.share > WORN_SHARE_MAX and f.size <= bytes_max)
     totals = accumulate(cost for cost, _ in due)

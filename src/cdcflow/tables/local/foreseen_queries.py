@@ -1,4 +1,5 @@
-"""Whether queries and conditions of the settings fit tables as they will be: run over tables without rows."""
+"""Check whether queries and conditions of the settings fit tables as they will be, by running them over tables without
+rows."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ Columns = Mapping[str, str]
 def derived_columns(
     queries: Mapping[str, DerivedQuery], tables: Mapping[tuple[str, str], Columns]
 ) -> dict[str, dict[str, str] | str]:
-    """The columns of each derived table over tables (schema, name) with these columns, or why its query fails."""
+    """Return the columns of each derived table, if its inputs are these tables (schema, name) with these columns; as a
+    text, why its query fails."""
     found: dict[str, dict[str, str] | str] = {}
     shapes = {f"{schema}.{name}": _empty(columns) for (schema, name), columns in tables.items()}
     paths = {f"{schema}.{name}": (schema, name) for schema, name in tables}
@@ -57,7 +59,7 @@ def derived_columns(
 
 
 def inputs_of_query(query: DerivedQuery, tables: Mapping[str, tuple[str, str]]) -> tuple[str, ...]:
-    """The tables that a query reads; empty if it cannot be used."""
+    """Return the tables that a query reads; empty if the query cannot be used."""
     with closing(QueryDatabase(None)) as db:
         try:
             read = [split_name(query.of)] if query.transform else tables_of(query_of(db.parse(query.sql)))
@@ -69,7 +71,8 @@ def inputs_of_query(query: DerivedQuery, tables: Mapping[str, tuple[str, str]]) 
 def _columns(
     db: QueryDatabase, query: DerivedQuery, shapes: Mapping[str, pa.Table], paths: Mapping[str, tuple[str, str]]
 ) -> pa.Table | str | None:
-    """The result without rows; a text: why the query fails; None: an input is not known yet."""
+    """Return the result of a query without rows; as a text, why the query fails; `None` if an input is not
+    known yet."""
     names: list[str] = []
     try:
         if query.transform:
@@ -94,7 +97,7 @@ def _columns(
 
 
 def condition_fault(condition: str, columns: Columns) -> str:
-    """Why a contract's condition cannot be used over these columns; "" if it can."""
+    """Return why a contract's condition cannot be used over these columns; "" if it can."""
     with closing(DuckSession()) as session:
         try:
             sql = parse_condition(session.parse, condition, list(columns)).sql
@@ -107,7 +110,7 @@ def condition_fault(condition: str, columns: Columns) -> str:
 
 
 def condition_columns(condition: str, columns: Columns) -> tuple[str, ...]:
-    """The columns that a condition names; empty if it cannot be used."""
+    """Return the columns that a condition names; empty if the condition cannot be used."""
     with closing(DuckSession()) as session:
         try:
             return parse_condition(session.parse, condition, list(columns)).columns

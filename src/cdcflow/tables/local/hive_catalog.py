@@ -23,7 +23,7 @@ _PORT = 9083
 
 
 class _Client(_HiveClient):
-    """A client that waits for a limited time."""
+    """A client of a metastore that waits only for a limited time."""
 
     def _init_thrift_transport(self) -> Any:  # Any: thrift has no types
         transport = super()._init_thrift_transport()
@@ -32,7 +32,7 @@ class _Client(_HiveClient):
 
 
 class _Hive(NoForeignCode, TablesReadOnce, HiveCatalog):
-    """One thread may use it: a call opens and closes the connection of the catalog."""
+    """A catalog in a metastore, for one thread only: each call opens and closes the catalog's connection."""
 
     def _convert_hive_into_iceberg(self, table: Any) -> Table:  # Any: thrift has no types
         given = table.parameters

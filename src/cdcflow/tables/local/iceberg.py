@@ -90,7 +90,7 @@ _CONFLICTS = (CommitFailedException, CommitStateUnknownException, TableAlreadyEx
 
 
 class _Change(Transaction):
-    """A transaction that computes the table's new metadata once per update, and not at each access."""
+    """A transaction that computes the table's new metadata once per update. PyIceberg's computes it at each access."""
 
     _seen: tuple[int, TableMetadata] | None = None
 
@@ -122,7 +122,7 @@ class IcebergTables:
         return IcebergTable(self._catalog, self._warehouse, path, self._bytes_max, self._pinned, *known)
 
     def defer_checkpoints(self) -> None:
-        """Its commits write none."""
+        """Return `None`: commits of Iceberg tables write no checkpoints."""
 
     def is_conflict(self, error: BaseException) -> bool:
         return isinstance(error, _CONFLICTS) or LOCKED in str(error)
@@ -133,7 +133,7 @@ class IcebergTables:
 
 
 class IcebergTable(FileTable[FileScanTask]):
-    """A table of the catalog."""
+    """An Iceberg table of the warehouse's catalog."""
 
     rules = RULES
 
@@ -170,7 +170,8 @@ class IcebergTable(FileTable[FileScanTask]):
         return None if self._loaded is None else self._read_snapshot(self._loaded)
 
     def own_snapshot(self) -> TableSnapshot | None:
-        """The answer to a commit contains the table's metadata, which need not be requested again."""
+        """Return the version that the latest commit made. The answer to that commit contains the table's metadata, so
+        it is not requested again."""
         mine = self._loaded
         if mine is None or mine.metadata_location == self._looked_at or self._catalog.is_embedded:
             return self.snapshot()
@@ -189,7 +190,7 @@ class IcebergTable(FileTable[FileScanTask]):
         return None if found is None else self._read_snapshot(self._loaded)
 
     def _newest(self) -> Table | None:
-        """Return the current table; `None` if it does not exist."""
+        """Return the table in its current version; `None` if it does not exist."""
         if self._catalog.is_embedded and not Path(self._location).exists():
             return None  # an operator may have moved its folder away
         with reading(f"{self._location}/metadata", SQLAlchemyError):
@@ -203,7 +204,7 @@ class IcebergTable(FileTable[FileScanTask]):
         return found
 
     def _is_here(self, location: str) -> bool:
-        """Return whether a location is the table's own."""
+        """Return whether a location is the one where this table belongs."""
         return location.rstrip("/").rpartition("://")[2] == self._location.rpartition("://")[2]
 
     def _read_snapshot(self, table: Table) -> TableSnapshot:
@@ -223,7 +224,8 @@ class IcebergTable(FileTable[FileScanTask]):
         return "" if found is None else str(found.snapshot_id)
 
     def drop_torn(self, published: int | None = None) -> None:
-        """If the catalog names metadata that never reached the disk, go back to the metadata that it named before."""
+        """If the catalog names metadata that never reached the disk, set it back to the metadata that it named
+        before."""
         if not self._catalog.is_embedded:
             return  # it names only files that are whole
         file, name = self._warehouse.folder.resolve() / CATALOG, iceberg.catalog_name(self._warehouse)
@@ -391,7 +393,8 @@ class IcebergTable(FileTable[FileScanTask]):
                 ExpireSnapshots(change).by_ids(old).commit()
 
     def let_go(self, kept: Kept) -> str:
-        """Remove tags, snapshots, the files that only these have, and abandoned ones (see `unneeded_files`)."""
+        """Remove expired tags and snapshots, the files that only these have, and abandoned files (see
+        `unneeded_files`)."""
         table, needed = self._table, kept.of(str(self._table.metadata.table_uuid))
         before = table.metadata
         versions = {s.snapshot_id: _version(s) for s in table.snapshots()}
@@ -421,7 +424,8 @@ class IcebergTable(FileTable[FileScanTask]):
         return ", ".join([*done, *([f"{files} files deleted"] if files else [])])
 
     def _delete_unneeded(self, before: TableMetadata, kept: Kept) -> int:
-        """Delete files that no snapshot needs any longer. Return how many. `before`: the metadata before the expiry."""
+        """Delete files that no snapshot needs any longer, and return their number. `before`: the metadata before the
+        expiry."""
         now, io = self._table.metadata, self._table.io
         if not isinstance(io, TableIO) or not unneeded_files.may_remove(now):
             return 0
@@ -608,7 +612,8 @@ class IcebergTable(FileTable[FileScanTask]):
         version: int,
         marked: Sequence[tuple[FileScanTask, Numbers]] = (),
     ) -> int:
-        """Add a snapshot to a commit. Return its id. HandOver: rows have values that PyIceberg cannot write."""
+        """Add a snapshot to a commit, and return the snapshot's id. Raise HandOver if rows have values that PyIceberg
+        cannot write."""
         if new is not None:
             _check_written(new)
         table = self._table
@@ -632,8 +637,8 @@ class IcebergTable(FileTable[FileScanTask]):
             self.keep_written(_identity_of(written[0]), rows)
 
     def _write_files(self, change: Transaction, rows: pa.Table, uuid: UUID) -> Iterable[DataFile]:
-        """Write new files with these rows. PyIceberg sizes row groups by their number of rows alone, and warns about a
-        table whose properties specify bytes."""
+        """Write new files with these rows. PyIceberg itself would size row groups by their number of rows alone, and
+        warn about a table whose properties specify bytes."""
         told = self._without_row_groups(change.table_metadata)
         if told.spec().is_unpartitioned() and rows.schema.equals(_arrow(told.schema())):
             parts = bin_pack_arrow_table(rows, _file_bytes(told))
@@ -673,7 +678,7 @@ def _write_partitions(metadata: TableMetadata, rows: pa.Table, io: FileIO, uuid:
 
 
 def _file_bytes(metadata: TableMetadata) -> int:
-    """Return how many bytes of rows in memory a new file has at most."""
+    """Return the maximum number of bytes in memory of the rows in a new file."""
     return int(metadata.properties.get(_FILE_BYTES, _FILE_BYTES_DEFAULT))
 
 
@@ -684,7 +689,7 @@ _MICROS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
 
 
 def _check_written(rows: pa.Table) -> None:
-    """Raise HandOver for a date or timestamp outside of Python's range: PyIceberg converts a file's bounds to Python
+    """Raise HandOver if a date or timestamp is outside of Python's range: PyIceberg converts a file's bounds to Python
     values."""
     for name in rows.column_names:
         type_ = rows.schema.field(name).type
@@ -698,7 +703,7 @@ def _check_written(rows: pa.Table) -> None:
 
 
 def _summary(table: Table, metadata: Mapping[str, Any], app: str, version: int) -> dict[str, str]:
-    """Return what a new snapshot records about cdcflow's merge."""
+    """Return the properties of a new snapshot that record cdcflow's merge."""
     known = dict(_transactions(table, table.current_snapshot()))
     if app:
         known[app] = version
@@ -721,10 +726,11 @@ def _columns(table: Table) -> tuple[FormatColumn, ...]:
 
 
 def _metadata_of(table: Table, version: int) -> TableMetadata | None:
-    """Return the table's metadata when a version was committed, from its older metadata files: names and properties of
-    columns may have changed since without a new version. `None` if the version no longer exists.
+    """Return the table's metadata at the time when a version was committed; `None` if the version no longer exists.
 
-    Only a limited number of older metadata files is kept; the oldest of them is the best available answer.
+    It is found in the table's older metadata files, because names and properties of columns may have changed since
+    without a new version. Only a limited number of these files is kept; if none is old enough, the oldest is the best
+    available answer.
     """
     found = None
     for metadata in _metadata_back(table):
@@ -786,7 +792,7 @@ _arrow = _KnownSchemas().arrow
 
 
 def _is_flat(schema: pa.Schema) -> bool:
-    """Return whether no column has fields, which would have their own ids."""
+    """Return whether no column has nested fields, which would have ids as well."""
     return not any(pa.types.is_struct(f.type) or pa.types.is_map(f.type) for f in schema)
 
 

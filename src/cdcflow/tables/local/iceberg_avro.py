@@ -1,9 +1,9 @@
-"""Manifests of Iceberg tables, and lists of them, as PyIceberg reads and writes them in Avro.
+"""Read and write manifests of Iceberg tables, and lists of them, in Avro as PyIceberg does.
 
     a file's schema ──▶ its reader, or writer ──▶ entries
 
-PyIceberg makes a reader or writer for each file, which takes longer than the few entries of a small commit. Neither has
-a state, so those of an earlier file with the same schema are used here.
+PyIceberg creates a reader or writer for each file, which takes longer than the few entries of a small commit. Neither
+has a state, so this module uses those of an earlier file with the same schema again.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _list_writer() -> tuple[Writer, str]:
 
 @lru_cache(SCHEMAS_MAX)
 def _entry_writer(partition: StructType) -> tuple[Writer, str]:
-    """Return the writer of a manifest's entries, and their schema in Avro's words."""
+    """Return the writer of a manifest's entries, and their schema as Avro's JSON."""
     written, given = (
         manifest_entry_schema_with_data_file(
             version, data_file_with_partition(format_version=version, partition_type=partition)

@@ -1,4 +1,4 @@
-"""Iceberg catalogs, as PyIceberg opens them: SQLite in the warehouse's folder, or what `merge.catalog` names.
+"""Iceberg catalogs, opened by PyIceberg: SQLite in the warehouse's folder, or the catalog that `merge.catalog` names.
 
     IcebergTable ──▶ TableCatalog ──▶ SqlCatalog     SQLite, PostgreSQL
                           │       ├─▶ RestCatalog    with `Tokens`
@@ -6,7 +6,7 @@
                           │       └─▶ GlueCatalog
                           └── load, create ──▶ LoadedTable
 
-Names are Spark's: a table has the same catalog, namespace and name for both engines.
+A table has the same catalog, namespace and name as with Spark.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ Properties = Mapping[str, Any]
 class TableCatalog:
     """A warehouse's catalog. May be used from several threads; `close` it.
 
-    Every call may raise SinkUnavailable (it does not answer) or ConfigurationError (it refuses).
+    Every call may raise SinkUnavailable (the catalog does not answer) or ConfigurationError (it refuses the request).
     """
 
     def __init__(self, warehouse: Warehouse) -> None:
-        """Raises HandOver: only Spark can open it."""
+        """Open the catalog. Raises HandOver if only Spark can open it."""
         self._warehouse = warehouse
         self._settings = settings_of(warehouse)
         self._shared: Catalog | None = None
@@ -86,16 +86,16 @@ class TableCatalog:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether it is a file in the warehouse's folder."""
+        """Whether the catalog is a file in the warehouse's folder."""
         return self._settings is None
 
     @property
     def ignores_case(self) -> bool:
-        """Whether it has only names of lower-case letters, digits and `_`."""
+        """Whether the catalog has only names of lower-case letters, digits and `_`."""
         return self._settings is not None and self._settings.type in iceberg.PLAIN_NAMES
 
     def load(self, identifier: Identifier) -> LoadedTable | None:
-        """Return the current table; `None` if it does not exist.
+        """Return a table in its current version; `None` if it does not exist.
 
         Raises:
             CannotFollow: a table of another kind has the name.
@@ -128,7 +128,7 @@ class TableCatalog:
             )
 
     def has_read(self, location: str) -> bool:
-        """Return whether the metadata at a location is known."""
+        """Return whether the metadata at a location was read, or written, already."""
         return self._known.find(location) is not None
 
     def remove_entry(self, identifier: Identifier) -> None:
@@ -169,7 +169,7 @@ class TableCatalog:
 
     @property
     def _catalog(self) -> Catalog:
-        """The catalog; for Hive, whose client is not safe, this thread's."""
+        """The client of the catalog. Each thread has a separate one for Hive, whose client is not thread-safe."""
         if self._settings is None or self._settings.type != "hive":
             with self._lock:
                 self._shared = self._shared or self._open()
@@ -229,7 +229,8 @@ def name_of(settings: CatalogSettings) -> str:
 
 
 def embedded_catalog(warehouse: Warehouse | Path, known: KnownMetadata | None = None) -> SqlCatalog:
-    """Return the catalog in a warehouse's folder; it is created if it does not exist. `known`: see `TablesReadOnce`."""
+    """Return the catalog in a warehouse's folder, which is created if it does not exist. `known`: see
+    `TablesReadOnce`."""
     place = Warehouse.of(warehouse)
     folder = place.folder.resolve()
     uri = f"sqlite:///{quote(str(folder / CATALOG))}?timeout={BUSY_S}"
@@ -272,7 +273,7 @@ def _check_package(settings: CatalogSettings) -> None:
 
 
 class _PlainSql(SqlCatalog):
-    """PyIceberg's catalog in a database, which finds a table by a statement that is prepared once."""
+    """PyIceberg's catalog in a database; it finds a table by a statement that is prepared only once."""
 
     def load_table(self, identifier: str | FullName) -> Table:
         namespace = Catalog.namespace_to_string(Catalog.namespace_from(identifier))
@@ -315,7 +316,7 @@ class _Sql(NoForeignCode, TablesReadOnce, _PlainSql):
 
 
 class _Rest(NoForeignCode, RestCatalog):
-    """A REST catalog with time limits. Secrets are not among its properties, which files and tables get."""
+    """A REST catalog with time limits. Its secrets are not among its properties, because files and tables get these."""
 
     def __init__(self, name: str, tokens: Tokens | None, buckets: TableBuckets, properties: Properties) -> None:
         self._tokens = tokens
@@ -335,7 +336,7 @@ class _Rest(NoForeignCode, RestCatalog):
         return found
 
     def _request_keys(self, identifier: tuple[str, ...]) -> Mapping[str, str]:
-        """Return other keys for a table's files."""
+        """Request new keys for a table's files from the catalog."""
         url = self.url(Endpoints.load_table, prefixed=True, **self._split_identifier_for_path(identifier))
         answer = self._session.get(url)
         if answer.status_code in _EXPIRED and self._tokens is not None and self._tokens.renew():
@@ -365,7 +366,7 @@ class _Rest(NoForeignCode, RestCatalog):
 
 
 def _keys_in(catalog: RestCatalog, answer: TableResponse) -> Mapping[str, str]:
-    """Return the keys for a table's files in a catalog's description of the table."""
+    """Return the keys for a table's files that a catalog's description of the table contains."""
     found = catalog._resolve_storage_credentials(answer.storage_credentials, answer.metadata_location)
     return {**answer.config, **found}
 

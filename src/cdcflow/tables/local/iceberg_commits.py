@@ -47,12 +47,12 @@ _log = structlog.get_logger()
 
 
 class LoadedTable(Table):
-    """A table as its catalog has it, whose commits succeed or fail, but are never of unknown outcome. Its files are
+    """A table as its catalog has it, whose commits succeed or fail, but never have an unknown outcome. Its files are
     durable before a commit names them."""
 
     @classmethod
     def of(cls, table: Table) -> LoadedTable:
-        """Return the same table."""
+        """Return the table as a `LoadedTable`."""
         if isinstance(table.io, SyncedIO):
             table.io.defers = True
         return cls(
@@ -102,7 +102,8 @@ class LoadedTable(Table):
 
 
 def _requirements(base: TableMetadata) -> tuple[TableRequirement, ...]:
-    """Return what must not have changed since the table was read: its rows, also if it had none, and its columns."""
+    """Return the conditions of a commit: the table's rows, also if it had none, and its columns are those that were
+    read."""
     return (
         AssertRefSnapshotId(ref=_MAIN, snapshot_id=base.current_snapshot_id),
         AssertCurrentSchemaId(current_schema_id=base.current_schema_id),
@@ -111,7 +112,7 @@ def _requirements(base: TableMetadata) -> tuple[TableRequirement, ...]:
 
 def has_updates(found: TableMetadata, base: TableMetadata, updates: tuple[TableUpdate, ...]) -> bool:
     """Return whether a table has the updates of a commit that was computed from `base`. If another commit has followed,
-    a new snapshot can still be recognized, but not a change of properties alone."""
+    a new snapshot can still be recognized; a change of properties alone cannot."""
     added = [update.snapshot.snapshot_id for update in updates if isinstance(update, AddSnapshotUpdate)]
     if added:
         known = {snapshot.snapshot_id for snapshot in found.snapshots}

@@ -5,9 +5,8 @@
                      └── s3://…, gs://…, abfss://…  TableBuckets ──▶ BucketFolder ──▶ stores.Bucket
 
 The schemes of one kind of store name the same object. Names of Iceberg's files are never used twice, so a write needs
-no condition, and what was read once stays true. The keys are those that the catalog gave with the table; otherwise
-those in
-`merge.catalog`, those of `merge.objects`, or the environment's.
+no condition, and a file that was read once never changes. The keys are those that the catalog gave with the table;
+otherwise those in `merge.catalog`, those of `merge.objects`, or the environment's.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def in_bucket(location: str) -> StorePlace | None:
     """Return the bucket and key of a location; `None` for a file of this machine.
 
     Raises:
-        HandOver: only Spark reaches it.
+        HandOver: only Spark reaches the location.
     """
     url = urlsplit(location.partition("?")[0]) if "://" in location else None
     if url is None or url.scheme == "file":
@@ -49,7 +48,8 @@ def in_bucket(location: str) -> StorePlace | None:
 
 
 class TableIO(SyncedIO):
-    """The file IO of a table's catalog. `owner`: the table whose keys are used, () for the warehouse's keys."""
+    """Reads and writes files of a catalog's tables. `owner`: the table whose keys are used, () for the warehouse's
+    keys."""
 
     def __init__(self, properties: Properties = EMPTY_DICT) -> None:
         super().__init__(properties)
@@ -67,7 +67,7 @@ class TableIO(SyncedIO):
         self.delete_all([location if isinstance(location, str) else location.location])
 
     def delete_all(self, locations: Sequence[str]) -> None:
-        """Delete files; missing ones count as deleted."""
+        """Delete files. A file that does not exist counts as deleted."""
         keys: dict[str, tuple[StorePlace, list[str]]] = {}
         for location in locations:
             found = in_bucket(location)
@@ -146,7 +146,7 @@ class BucketFile(InputFile, OutputFile):
 
 
 class _Writer(io.BytesIO):
-    """Writes an object that exists, whole, once this is closed; after an error it never exists."""
+    """Writes an object that appears, whole, when this is closed; after an error it never appears."""
 
     def __init__(self, folder: BucketFolder, key: str, on_written: Callable[[int], None]) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
-"""Tables of catalogs that name a metadata file: it is read once, and not at all after a commit of this process.
+"""Tables of catalogs that name a metadata file. The file is read once; after a commit by this process it is not read at
+all.
 
-A catalog that names another file than the known one has a commit of another process: that file is read.
+If a catalog names another file than the known one, another process has made a commit: that file is read.
 """
 
 from __future__ import annotations
@@ -23,18 +24,19 @@ else:
 
 
 class TablesReadOnce(Base):
-    """To be named before PyIceberg's class in a catalog's bases."""
+    """A mixin for catalogs that keeps the metadata of tables. It must precede PyIceberg's class among a catalog's
+    bases."""
 
     def __init__(self, name: str, known: KnownMetadata | None = None, **properties: Any) -> None:
-        """`known`: what catalogs for other threads know, too."""
+        """`known`: the metadata that is shared with catalogs for other threads."""
         self.known = KnownMetadata() if known is None else known
         super().__init__(name, **properties)
 
     def known_table(
         self, name: Identifier, location: str | None, previous: str | None, read: Callable[[], Table]
     ) -> Table:
-        """Return a table whose metadata is at a location; `read` reads it from there. `previous`: where it was before
-        the latest commit."""
+        """Return a table whose metadata is at a location; `read` is called only if the metadata is not known.
+        `previous`: the location of the metadata before the latest commit."""
         known = None if location is None else self.known.find(location)
         if location is None or known is None:
             found = read()

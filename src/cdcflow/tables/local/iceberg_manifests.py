@@ -1,6 +1,6 @@
 """Manifests of Iceberg tables, each read once by a process: neither a manifest nor a list of them ever changes.
 
-PyIceberg decodes all of them, in Python, once to plan and three more times for each commit.
+PyIceberg itself decodes all of them, in Python, once to plan and three more times for each commit.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _Found = TypeVar("_Found")
 
 
 class KnownManifests:
-    """The manifests that were used last, by location. May be used from several threads; what it returns must not be
-    changed."""
+    """The manifests that were used last, by location. May be used from several threads; callers must not change the
+    results."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, tuple[int, Any]] = OrderedDict()
@@ -60,10 +60,10 @@ class KnownManifests:
         )
 
     def plan(self, snapshot: Snapshot | None, io: FileIO) -> list[FileScanTask]:
-        """Return the data files of a snapshot, each with its delete files, as a scan without a filter does.
+        """Return the data files of a snapshot, each with its delete files, like a scan without a filter.
 
         Raises:
-            HandOver: it has deletes that PyIceberg does not read.
+            HandOver: the snapshot has deletes that PyIceberg does not read.
         """
         files: list[ManifestEntry] = []
         deletes = _DeleteFiles()
@@ -107,8 +107,8 @@ class KnownManifests:
 
 
 class _DeleteFiles:
-    """Position delete files, by the data files that they may list. PyIceberg evaluates an expression for each pair of
-    them."""
+    """Position delete files, by the data files that they may list. PyIceberg would evaluate an expression for each pair
+    of a data file and a delete file."""
 
     def __init__(self) -> None:
         self._of_path: dict[bytes, list[ManifestEntry]] = {}

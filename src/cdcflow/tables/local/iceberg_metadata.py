@@ -1,7 +1,9 @@
-"""The metadata of Iceberg tables, with every snapshot that a table keeps: changed and read without a copy of them all.
+"""The metadata of Iceberg tables, which has every snapshot that a table keeps: changed and read without copying them
+all.
 
-PyIceberg copies all of it for each change, and parses it whenever a table is loaded: a commit would cost more the more
-commits precede it. Its models cannot be changed, so they are shared here; a metadata file never changes either.
+PyIceberg copies all of the metadata for each change, and parses it whenever a table is loaded, so the cost of a commit
+would grow with the number of commits before it. PyIceberg's models cannot be changed, so they are shared here; a
+metadata file never changes either.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class KnownMetadata:
             return found
 
     def add(self, location: str, metadata: TableMetadata, instead_of: str | None = None) -> None:
-        """Record the metadata in a file. `instead_of`: the file that it follows, which is forgotten."""
+        """Record the metadata in a file. `instead_of`: the file that it replaces, whose metadata is forgotten."""
         with self._lock:
             self._forget(location)
             self._forget(instead_of)

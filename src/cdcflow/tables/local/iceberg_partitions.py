@@ -80,7 +80,8 @@ def set_layout(change: Transaction, table: Table, layout: FileLayout) -> None:
 
 
 def _earlier_name(table: Table, what: tuple[int, str]) -> str | None:
-    """Return the name that a field had in an earlier specification: the format gives it the same id again."""
+    """Return the name that a partition field had in an earlier specification; `None` if there was no such field. The
+    format gives it the same id again."""
     fields = (f for spec in table.specs().values() for f in spec.fields)
     return next((f.name for f in fields if (f.source_id, repr(f.transform)) == what), None)
 
@@ -101,7 +102,7 @@ def check_known(table: Table) -> None:
     """Check that the partitions of new files can be computed here.
 
     Raises:
-        HandOver: they cannot.
+        HandOver: they cannot be.
     """
     schema = table.schema()
     for field in table.spec().fields:
@@ -119,7 +120,7 @@ def _is_known(field: SpecField, schema: Schema) -> bool:
 
 @dataclass(frozen=True)
 class PartitionRows(PartitionKey):
-    """A partition with its rows."""
+    """The rows of one partition."""
 
     rows: pa.Table
     values: Record
@@ -129,7 +130,8 @@ class PartitionRows(PartitionKey):
         return self.values
 
     def to_path(self) -> str:
-        """Return a folder for its files. Its name is for operators: no reader takes values from it."""
+        """Return the name of a folder for the partition's files. It is for operators: no reader takes values
+        from it."""
         values = [self.values[n] for n in range(len(self.partition_spec.fields))]
         return "/".join(f"{f.name}={_in_path(f, v)}" for f, v in zip(self.partition_spec.fields, values, strict=True))
 
@@ -164,7 +166,7 @@ def split(rows: pa.Table, spec: PartitionSpec, schema: Schema) -> Iterator[Parti
 
 
 def _group(values: Sequence[pa.Array], count: int) -> NDArray[np.int64]:
-    """Return a number for each row; rows with the same values have the same."""
+    """Return a number for each row; rows with the same values get the same number."""
     found = np.zeros(count, np.int64)
     for value in values:
         codes = value.dictionary_encode(null_encoding="encode")
@@ -176,8 +178,8 @@ def _group(values: Sequence[pa.Array], count: int) -> NDArray[np.int64]:
 def of_keys(
     table: Table, specs: Iterable[int], key: Collection[str], keys: Callable[[], pa.Table]
 ) -> dict[int, set[Record]]:
-    """Return the partitions of the rows with some keys, by specification, for those of them that are computed from the
-    key: the row with a key is then in one partition, before and after a change."""
+    """Return the partitions of the rows with some keys, by specification. Only specifications that are computed from
+    the key are included: a row with a key is then in one partition, before and after a change."""
     schema, found = table.schema(), {}
     for id_ in specs:
         spec = table.specs()[id_]
@@ -229,7 +231,7 @@ def _as_number(column: pa.Array) -> pa.Array:
 
 
 def _numbers(column: pa.Array) -> NDArray[np.int64]:
-    """Return whole numbers, dates or timestamps as 64 bits each, 0 for NULL."""
+    """Return whole numbers, dates or timestamps as 64 bits each; NULL becomes 0."""
     found: NDArray[np.int64] = pc.fill_null(_as_number(column).cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
     return np.ascontiguousarray(found)
 
@@ -252,7 +254,7 @@ def _is_text(type_: pa.DataType) -> bool:
 
 
 def _hash(column: pa.Array) -> Words:
-    """Return Iceberg's 32 bits of hash of each value; whatever for NULL."""
+    """Return Iceberg's 32-bit hash of each value; the hash of NULL is arbitrary."""
     if pa.types.is_decimal(column.type):
         return _murmur3(*_decimal_bytes(column))
     if _is_text(column.type) or pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
@@ -262,7 +264,7 @@ def _hash(column: pa.Array) -> Words:
 
 
 def _value_bytes(column: pa.Array) -> tuple[Bytes, NDArray[np.int64]]:
-    """Return the bytes of texts or binary values, and where each begins and the last ends."""
+    """Return the bytes of texts or binary values, and the offsets where each begins and the last ends."""
     binary = pc.fill_null(column.cast(pa.large_binary()), b"")
     _, offsets, content = binary.buffers()
     ends = np.frombuffer(offsets, np.int64, len(binary) + 1, binary.offset * 8)
@@ -271,7 +273,7 @@ def _value_bytes(column: pa.Array) -> tuple[Bytes, NDArray[np.int64]]:
 
 
 def _decimal_bytes(column: pa.Array) -> tuple[Bytes, NDArray[np.int64]]:
-    """Return the fewest bytes that hold each decimal's digits as a number, the most significant byte first."""
+    """Return each decimal's digits as a number, in as few bytes as hold it, the most significant byte first."""
     zero = pa.scalar(Decimal(0), column.type)
     filled = pc.fill_null(column, zero)
     held = np.frombuffer(filled.buffers()[1], np.uint8, 16 * len(filled), 16 * filled.offset)
@@ -305,7 +307,7 @@ def _murmur3(content: Bytes, ends: NDArray[np.int64]) -> Words:
 
 
 def _words(content: Bytes, begins: NDArray[np.int64], count: int) -> Words:
-    """Return the numbers in `count` bytes each, the least significant first."""
+    """Return numbers that are stored in `count` bytes each, the least significant byte first."""
     found = np.zeros(len(begins), np.uint32)
     for n in range(count):
         found |= content[begins + n].astype(np.uint32) << np.uint32(8 * n)

@@ -1,10 +1,10 @@
-"""The properties of an Iceberg catalog, as `merge.catalog` has them for Spark, in PyIceberg's names. Pure.
+"""Translate the properties of an Iceberg catalog from Spark's names, as in `merge.catalog`, to PyIceberg's. Pure.
 
     {type: jdbc, uri: "jdbc:postgresql://host/db", jdbc.user: …}  ──▶  ("jdbc", {uri: postgresql+psycopg://…})
     {type: rest, uri: …, credential: …, rest.auth.type: …}        ──▶  ("rest", {uri: …, …}) and what proves identity
 
-Both engines must open the same catalog. So a property that would change which catalog or which names that is, and that
-has no counterpart in PyIceberg, is not dropped: the catalog is left to Spark, with the reason.
+Both engines must open the same catalog. So if a property determines which catalog is opened, or which names it has, and
+PyIceberg has no counterpart of it, it is not dropped: the catalog is left to Spark, with the reason.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CONNECT_WITHIN_S = 10
 
 
 class OnlyForSpark(Exception):
-    """PyIceberg cannot open this catalog as Spark does; the message is the reason."""
+    """The error for a catalog that PyIceberg cannot open as Spark does; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ class SqlAddress:
 
 @dataclass(frozen=True, slots=True)
 class CatalogSettings:
-    """A catalog that PyIceberg can open. `properties`: in its names, without what proves identity to a REST or SQL
-    catalog. `secrets`: values that no message may contain."""
+    """The settings of a catalog that PyIceberg can open. `properties`: in PyIceberg's names, without what proves
+    identity to a REST or SQL catalog. `secrets`: values that no message may contain."""
 
     type: CatalogType
     properties: Mapping[str, str] = field(repr=False)
@@ -98,8 +98,8 @@ class CatalogSettings:
 
 
 def catalog_settings(given: Mapping[str, str], location: str) -> CatalogSettings:
-    """Return the settings of the catalog with these properties. `location`: the warehouse's, which Spark gives to a
-    catalog without `warehouse`.
+    """Return the settings of the catalog with these properties. `location`: the warehouse's location, which Spark gives
+    to a catalog without the property `warehouse`.
 
     Raises:
         OnlyForSpark: PyIceberg cannot open it as Spark does.

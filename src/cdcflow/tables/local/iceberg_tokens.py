@@ -23,7 +23,7 @@ RENEWED_AFTER = 0.8
 
 
 class Tokens(AuthManager):
-    """The current token. May be used from several threads."""
+    """The current token of a REST catalog. May be used from several threads."""
 
     def __init__(self, oauth: OAuth, clock: Callable[[], float] = time.monotonic) -> None:
         self._oauth = oauth
@@ -39,8 +39,8 @@ class Tokens(AuthManager):
             return f"Bearer {self._token}"
 
     def renew(self) -> bool:
-        """Request another token, because the catalog does not accept the current one. Return False if there is no
-        credential."""
+        """Request a new token, because the catalog does not accept the current one. Return False if there is no
+        credential with which to request one."""
         with self._lock:
             if self._oauth.credential is not None:
                 self._request()

@@ -1,7 +1,7 @@
-"""Every table as of the latest sealed cut, in this process: the tables' rows as Arrow, with the log's tail folded by
-DuckDB.
+"""Every table as of the latest sealed cut, in this process: the tables' rows as Arrow, with the log's tail folded over
+them by DuckDB.
 
-While Spark builds plans, this reads all rows at once: the cost depends on the table's size, not on the tail's.
+All rows are read at once, while Spark only builds plans. So the cost depends on the table's size, not on the tail's.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cdcflow.tables.segments import InputFile
 
 
 class LocalReader:
-    """Implements `cdcflow.tables.job.live.Reader`. `without_rows`: only the tables' columns are needed, and no row is
+    """Implements `cdcflow.tables.job.live.Reader`. `without_rows`: only the tables' columns are needed, so no row is
     read."""
 
     name = "local"

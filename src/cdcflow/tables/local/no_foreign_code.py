@@ -1,8 +1,8 @@
-"""Python classes that a table's properties name, which PyIceberg would import: this package imports no such class.
+"""Refuse Python classes that a table's properties name, and that PyIceberg would import.
 
-Who may write a table's properties could otherwise have code executed by each merge and each reader. `py-io-impl` is
+Otherwise any writer of a table's properties could have code executed by each merge and each reader. `py-io-impl` is
 ignored, because files are reached through `iceberg_files` alone. A table with `write.py-location-provider.impl` is left
-to Spark, which does not know that property: where its files belong is unknown without that class.
+to Spark, which does not know that property: without that class it is unknown where the table's files belong.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ else:
 
 
 class NoForeignCode(Base):
-    """To be named before PyIceberg's class in a catalog's bases."""
+    """A mixin for catalogs that imports no class of a table's properties. It must precede PyIceberg's class among a
+    catalog's bases."""
 
     def load_table(self, identifier: str | Identifier) -> Table:
-        """Raises HandOver: the table has a class that assigns the places of its files."""
+        """Load a table. Raises HandOver if the table's properties name a class that assigns the locations of
+        its files."""
         found = super().load_table(identifier)  # type: ignore[safe-super]  # the next base has it
         if LOCATIONS in found.metadata.properties:
             raise HandOver(f"its property {LOCATIONS} names a Python class, which cdcflow does not import")

@@ -4,10 +4,9 @@
     small data files  ◀── one delete file for those of a partition: each merge leaves a small file, and writing a file
                           for each of them would be most of the next merge
 
-A new delete file replaces the earlier ones in the same snapshot, if it lists all that they list of files that stay.
-PyIceberg reads delete files and plans with them; this module writes them, and adds and removes them with their own
-manifests. Source:
-https://iceberg.apache.org/spec/#position-delete-files
+A new delete file replaces the earlier ones in the same snapshot, if it lists all rows of the remaining files that they
+list. PyIceberg reads delete files and plans with them; this module writes them, and adds and removes them with their
+own manifests. Source: https://iceberg.apache.org/spec/#position-delete-files
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ class Deletes:
         return found[0] if len(found) == 1 else each_once(found)
 
     def content_of(self, table: Table, delete: DataFile) -> Listed:
-        """Return all that a delete file lists."""
+        """Return all rows that a delete file lists, by data file."""
         found = self._known.get(_identity(delete))
         if found is None:
             found = _read(table, delete)
@@ -142,8 +141,9 @@ def replacing(
     old: Sequence[FileScanTask],
     marked: Sequence[tuple[FileScanTask, Numbers]],
 ) -> tuple[list[DataFile], list[DataFile]]:
-    """Write delete files for a commit that removes the data files `old`, and after which the files in `marked` have all
-    these deleted rows. Return them, and those that the commit has to remove. `there`: all data files before it."""
+    """Write delete files for a commit that removes the data files `old`, and after which exactly these rows of the
+    files in `marked` are deleted. Return the new delete files, and those that the commit has to remove. `there`: all
+    data files before the commit."""
     alone: list[tuple[DataFile, Listed]] = []
     shared: dict[Hashable, tuple[DataFile, dict[str, Numbers]]] = {}
     for task, gone in marked:
@@ -182,7 +182,8 @@ def _partition(file: DataFile) -> Hashable:
 
 
 def write(table: Table, file: DataFile, listed: Listed) -> DataFile:
-    """Write a delete file with these rows. `file`: one of the data files, which are of the same partition."""
+    """Write a delete file that lists these rows. `file`: one of the data files that it is about; all are in one
+    partition."""
     path = table.location_provider().new_data_location(f"00000-0-{uuid4()}-00001-deletes.parquet")
     names = sorted(listed)  # as their bytes would be
     parts = [listed[name] for name in names]
@@ -216,7 +217,7 @@ class OverwrittenFiles(_OverwriteFiles):
     would carry along indefinitely."""
 
     def __init__(self, change: Transaction, table: Table, said: dict[str, str], known: KnownManifests) -> None:
-        """`known`: manifests that need not be read."""
+        """`known`: manifests that were read already."""
         super().__init__(Operation.OVERWRITE, change, table.io, snapshot_properties=said)
         self._known = known
         self._added_deletes: list[DataFile] = []
@@ -237,7 +238,8 @@ class OverwrittenFiles(_OverwriteFiles):
         return self._known.of(before, self._io)
 
     def _existing_manifests(self) -> list[ManifestFile]:
-        """Return the manifests to keep, and new ones with the remaining files of those that list a removed file."""
+        """Return the manifests to keep; manifests that list a removed file are replaced by new ones with their
+        remaining files."""
         found: list[ManifestFile] = []
         for manifest in self._manifests_before():
             entries, left = self._split(manifest)
@@ -251,7 +253,7 @@ class OverwrittenFiles(_OverwriteFiles):
         return found
 
     def _deleted_entries(self) -> list[ManifestEntry]:
-        """Return the entries of the data files to remove, as removed."""
+        """Return an entry with the status "deleted" for each data file to remove."""
         found: list[ManifestEntry] = []
         for manifest in self._manifests_before() if self._deleted_data_files else ():
             entries, left = self._split(manifest)
@@ -261,7 +263,8 @@ class OverwrittenFiles(_OverwriteFiles):
         return found
 
     def _split(self, manifest: ManifestFile) -> tuple[Sequence[ManifestEntry], Sequence[ManifestEntry]]:
-        """Return a manifest's entries, and those that stay; nothing for a manifest that cannot list a removed file."""
+        """Return all entries of a manifest, and those that stay; both are empty for a manifest that cannot list a
+        removed file."""
         if not self._deleted_data_files or manifest.content != ManifestContent.DATA:
             return (), ()
         entries = self._known.entries(manifest, self._io)
@@ -294,7 +297,7 @@ class OverwrittenFiles(_OverwriteFiles):
         return [*kept, *(self._manifest_of(spec, found) for spec, found in by_spec.items())]
 
     def _without_removed(self, manifests: Sequence[ManifestFile]) -> tuple[list[ManifestFile], list[ManifestEntry]]:
-        """Return the manifests to keep, and the entries of the others, converted for a new manifest."""
+        """Return the manifests to keep, and the remaining entries of the others, converted for a new manifest."""
         kept: list[ManifestFile] = []
         entries: list[ManifestEntry] = []
         for manifest in manifests:
@@ -356,11 +359,12 @@ class OverwrittenFiles(_OverwriteFiles):
         return (AddSnapshotUpdate(snapshot=snapshot), latest), (same,)
 
     def _build_delete_files_partition_predicate(self) -> None:
-        """Do nothing: PyIceberg would skip manifests by the partitions of the files to delete, but compares these as
+        """Do nothing. PyIceberg would skip manifests by the partitions of the files to delete, but it compares these as
         values of the columns, which they are not (a day is a number)."""
 
     def _summary(self, snapshot_properties: dict[str, str] = EMPTY_DICT) -> Summary:
-        """Return the summary, also of delete files, which PyIceberg would count by the current specification."""
+        """Return the snapshot's summary, which also counts delete files. PyIceberg would count these by the current
+        specification."""
         metadata = self._transaction.table_metadata
         specs, schema, collected = metadata.specs(), self.schema(), SnapshotSummaryCollector()
         for file in self._added_data_files:

@@ -60,7 +60,7 @@ class QueryDatabase:
         return str(text)
 
     def give(self, rows: pa.Table) -> str:
-        """Return the name of a view of these rows, until `forget`."""
+        """Create a view of these rows, which exists until `forget`, and return its name."""
         self._number += 1
         name = f"_cdcflow_rows_{self._number}"
         self._db.register(name, rows)
@@ -79,20 +79,20 @@ class QueryDatabase:
             self._db.unregister(given)
 
     def name(self, schema: str, table: str, view: str) -> str:
-        """Give a view the name that a query has for a table, until `forget`."""
+        """Give a view the name that a query uses for a table, until `forget`; return that name, quoted."""
         place = self._place(schema, table)
         self._run(f"CREATE OR REPLACE VIEW {place} AS SELECT * FROM {view}")  # noqa: S608  quoted
         return place
 
     def _place(self, schema: str, table: str) -> str:
-        """Return the name of a table, quoted; its schema exists afterwards."""
+        """Create the schema of a table if necessary, and return the table's name, quoted."""
         if not schema:
             return quote(table)
         self._run(f"CREATE SCHEMA IF NOT EXISTS {quote(schema)}")
         return f"{quote(schema)}.{quote(table)}"
 
     def forget(self, views: Sequence[str] = ()) -> None:
-        """Drop these named views and all rows that were given."""
+        """Drop all rows that were given, and these named views."""
         for view in views:
             self._run(f"DROP VIEW IF EXISTS {view}")
         for name in self._given:

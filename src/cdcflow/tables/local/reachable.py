@@ -1,4 +1,5 @@
-"""What the local engine needs: which warehouses it reaches, and which packages. Imports neither DuckDB nor a format."""
+"""The requirements of the local engine: which warehouses it reaches, and which packages it needs. Imports neither
+DuckDB nor a format."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ _NEEDS = {"delta": ("duckdb", "deltalake"), "iceberg": ("duckdb", "pyiceberg.cat
 
 
 def only_for_spark(warehouse: Warehouse) -> str | None:
-    """Return why only Spark works in a warehouse; `None` if the local engine does, too."""
+    """Return why only Spark can work in a warehouse; `None` if the local engine can, too."""
     if not warehouse.is_local and warehouse.place is None:
         return "the warehouse is neither in a folder nor in an object store that is reached without Spark"
     if warehouse.metastore is not None:

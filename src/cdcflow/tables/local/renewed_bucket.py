@@ -1,4 +1,4 @@
-"""A bucket that is reached with the keys that a catalog gave for a table, and with other ones when these expire."""
+"""A bucket that is reached with the keys that a catalog gave for a table, and with new ones when these expire."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ _Answer = TypeVar("_Answer")
 
 
 class RenewedBucket(Bucket):
-    """Each request uses keys that are not about to expire, and is repeated with others if the store refuses them."""
+    """A bucket whose keys are renewed. Each request uses keys that are not about to expire, and is repeated with new
+    ones if the store refuses them."""
 
     _keys: VendedKeys | None = None
 
     @classmethod
     def with_keys(cls, url: str, address: Callable[[str], StoreAddress], keys: VendedKeys | None) -> RenewedBucket:
-        """`keys`: `None` for keys of the settings or the environment, which are not renewed."""
+        """Return the bucket at a URL. `keys`: `None` for keys of the settings or the environment, which are not
+        renewed."""
         found = cls.of_url(url, address, NAMES)
         assert isinstance(found, RenewedBucket)  # noqa: S101  for mypy
         found._keys = keys

@@ -53,8 +53,8 @@ FILE, NUMBER, STOOD = "_cdcflow_file", "_cdcflow_number", "_cdcflow_stood"
 
 @dataclass(frozen=True, slots=True)
 class _Whole(Generic[File]):
-    """Rows of a table in memory: all rows of `files`, each with the number of its file. The files with the numbers in
-    `again` are rewritten in any case."""
+    """Rows of a table in memory: all rows of `files`, each with the index of its file. `rows`: the number of rows of
+    each file, by index. The files with the indexes in `again` are rewritten in any case."""
 
     name: str
     files: Sequence[File]
@@ -64,7 +64,8 @@ class _Whole(Generic[File]):
 
 @dataclass(frozen=True, slots=True)
 class _LoadedFile:
-    """A file with rows loaded in memory: its number of rows, those deleted before, and those found."""
+    """A file with rows loaded in memory. `rows`: how many rows it has; `gone`: the numbers of those deleted before;
+    `found`: the numbers of those that were loaded."""
 
     rows: int
     gone: Numbers
@@ -73,8 +74,8 @@ class _LoadedFile:
 
 @dataclass(frozen=True)
 class _Picked(Generic[File]):
-    """Rows of a table in memory: those with one of a range's keys, each with its file in `files`; `places` is keyed by
-    the same numbers. `rows` has the columns that were read, and `FILE` and `NUMBER`. The files with the numbers in
+    """Rows of a table in memory: those with one of a range's keys, each with the index of its file in `files`; `places`
+    has the same indexes. `rows` has the columns that were read, and `FILE` and `NUMBER`. The files with the indexes in
     `again` are rewritten in any case."""
 
     rows: pa.Table
@@ -86,7 +87,8 @@ class _Picked(Generic[File]):
 
     @cached_property
     def name(self) -> str:
-        """The rows as a table of the session, with all columns of the table: NULL in those that were not read."""
+        """The name of a table of the session with these rows, and all columns of the table: NULL in those that were not
+        read."""
         there = set(self.rows.column_names)
         columns = {
             f.name: self.rows.column(f.name) if f.name in there else pa.nulls(len(self.rows), f.type)
@@ -107,7 +109,7 @@ class RowChanges(Generic[File]):
         self._folded: tuple[int, str] | None = None
 
     def forget(self) -> None:
-        """Forget the loaded rows: the table has another version."""
+        """Forget the loaded rows, because the table has a new version."""
         self._standing = None
 
     def standing(self, layout: ColumnLayout, changes: str, *, whole: bool = False) -> str:
@@ -160,7 +162,8 @@ class RowChanges(Generic[File]):
         self._commit(metadata, app, version, min(offsets, default=None), key, ended)
 
     def _fold_whole_rows(self, folding: statement.Folding, metadata: Mapping[str, Any], app: str, version: int) -> bool:
-        """Fold changes that bring whole rows, without SQL. False: nothing was committed, and SQL has to fold them."""
+        """Fold changes that bring whole rows, without SQL. Return False, without a commit, if they have to be folded by
+        SQL."""
         schema = self._table.schema
         changes = LatestChanges.of(folding, self._table.session, schema)
         if changes is None:
@@ -213,15 +216,15 @@ class RowChanges(Generic[File]):
         self._standing = None
 
     def _touched_by_end(self, name: str, ended: Sequence[str], before: int) -> frozenset[int]:
-        """Return the files with rows from before an offset that were ended, which their offsets do not show."""
+        """Return the indexes of the files with rows from before an offset that the change ended. Their offsets did not
+        change, so these do not show it."""
         if not ended or not before:
             return frozenset()
         where = f"{statement.is_ended('', ended[:1])} AND {OFFSET} < {before} AND {FILE} IS NOT NULL"
         return frozenset(n for (n,) in self._table.session.rows(f"SELECT DISTINCT {FILE} FROM {name} WHERE {where}"))  # noqa: S608  cdcflow's own
 
     def _stand_for(self, layout: ColumnLayout, changes: str, columns: Collection[str]) -> _Whole[File] | _Picked[File]:
-        """Load at least the rows that have one of the keys of a range of changes, and at least these columns of
-        them."""
+        """Load at least the rows that have one of the keys of a range of changes, with at least these columns."""
         if self._standing is None:
             keys = Keys(self._table.session, layout, changes, self._table.schema)
             self._standing = self._near(keys, columns) if layout.target.key else self._stand()
@@ -240,8 +243,8 @@ class RowChanges(Generic[File]):
     def _pick(
         self, keys: Keys, there: Sequence[File], chosen: Sequence[int], columns: Collection[str]
     ) -> _Picked[File]:
-        """Load the rows with one of the keys, with these columns. The files with the numbers in `chosen` may have such
-        rows."""
+        """Load the rows with one of the keys, with these columns. Only the files with the indexes in `chosen` may have
+        such rows."""
         schema = self._own_names_free()
         small = self._small_files(there)
         read = [name for name in schema.names if name in columns or name in keys.names or name == OFFSET]
@@ -322,7 +325,8 @@ class RowChanges(Generic[File]):
     def _find_read(
         self, file: File, groups: Sequence[RowGroup], keys: Keys, columns: Sequence[str]
     ) -> tuple[_LoadedFile, pa.Table | None]:
-        """The same by reading these row groups of the file."""
+        """Find the rows of a file with one of the keys by reading these row groups. Return their places, and these
+        columns of them."""
         with self._table.open_file(file) as rows:
             if groups and keys.ascending is not None:
                 content = self._table.content_of(file, keys.first)
@@ -336,10 +340,10 @@ class RowChanges(Generic[File]):
             return place, rows.take(found, columns) if len(found) else None
 
     def _within(self, files: Mapping[int, File], keys: Keys, columns: Sequence[str]) -> dict[int, list[RowGroup]]:
-        """Return the row groups of some files that may have a row with one of the keys.
+        """Return, for each of these files, the row groups that may have a row with one of the keys.
 
         Raises:
-            HandOver: too much of them would have to be read.
+            HandOver: too many bytes of them would have to be read.
         """
         found: dict[int, list[RowGroup]] = {}
         size = 0
@@ -367,7 +371,7 @@ class RowChanges(Generic[File]):
         return self._stand_whole(there, range(len(there)))
 
     def _stand_whole(self, there: Sequence[File], chosen: Sequence[int]) -> _Whole[File]:
-        """Load all rows of the files with the numbers in `chosen`."""
+        """Load all rows of the files with the indexes in `chosen`, and of the small files to rewrite."""
         schema = self._own_names_free()
         small = self._small_files(there)
         self._check_size(sum(self._table.size_of(there[n]) for n in chosen))
@@ -390,8 +394,8 @@ class RowChanges(Generic[File]):
         key: Sequence[str],
         ended: Collection[int] = (),
     ) -> None:
-        """Write the changes to the rows in memory. `first` is the lowest offset of a changed row. The files
-        `ended` also have changed rows, whose offsets did not change."""
+        """Write the changes of the rows in memory. `first` is the lowest offset of a changed row. The files with the
+        indexes `ended` also have changed rows, whose offsets did not change."""
         match self._standing:
             case None:
                 raise InvariantViolated(f"changing {self._table.name}: its rows were not read")
@@ -437,7 +441,8 @@ class RowChanges(Generic[File]):
         rows: pa.Table,
         dead: Mapping[int, Numbers],
     ) -> None:
-        """Insert `rows`, in any order, and delete the rows with the numbers `dead`, by the number of their file."""
+        """Commit the rows `rows`, in any order, as new ones, and delete the rows with the numbers `dead`, by the index
+        of their file."""
         rows = self._rows_to_write(rows)
         touched = {
             number: Touched(
@@ -462,11 +467,11 @@ class RowChanges(Generic[File]):
         self._table.replace([standing.files[n] for n in again], come, metadata, app, version, marked)
 
     def _rows_to_write(self, rows: pa.Table) -> pa.Table:
-        """Return the rows of a range that the table's contract lets it show."""
+        """Return those of a range's rows that the contract of the table allows it to show."""
         return rows if self.check is None or self._folded is None else self.check(rows, *self._folded)
 
     def _dead(self, standing: _Picked[File]) -> dict[int, Numbers]:
-        """Return the rows, by file, that have changed or were deleted."""
+        """Return the numbers of the loaded rows that were changed or deleted, by the index of their file."""
         sql = f"SELECT {FILE}, {NUMBER} FROM {standing.name} WHERE {FILE} IS NOT NULL AND NOT ({_CHANGED})"  # noqa: S608  cdcflow's own
         stays = self._table.session.arrow(sql)
         files, numbers = stays.column(0).to_numpy(), stays.column(1).to_numpy()
@@ -477,7 +482,7 @@ class RowChanges(Generic[File]):
         return {number: gone for number, gone in found.items() if len(gone)}
 
     def _remaining_rows(self, file: File, place: _LoadedFile, dead: Numbers) -> pa.Table:
-        """Return a file's remaining rows."""
+        """Return the rows of a file that were not deleted before and are not among `dead`."""
         lives = np.ones(place.rows, bool)
         lives[place.gone] = False
         stays = lives.copy()
@@ -485,13 +490,13 @@ class RowChanges(Generic[File]):
         return self._table.recall(file, self._table.schema.names).filter(pa.array(stays[lives]))
 
     def _matched_rows(self, standing: _Picked[File], replaced: Replaced) -> dict[int, Numbers]:
-        """Return the rows, by file, that are replaced by others."""
+        """Return the numbers of the loaded rows that others replace, by the index of their file."""
         same = " AND ".join(f"t.{name_sql(name)} = s.{position}" for name, position in replaced.key.items())
         sql = f"SELECT {FILE}, {NUMBER} FROM {standing.name} t LEFT SEMI JOIN {replaced.rows} s ON {same}"  # noqa: S608  quoted
         return _numbers_by_file(self._table.session.arrow(sql))
 
     def _rows(self, name: str, where: str) -> pa.Table:
-        """Return rows from memory."""
+        """Return the rows of a table in memory that meet a condition, in the table's columns."""
         listed = ", ".join(map(name_sql, self._table.schema.names))
         return self._table.session.arrow(f"SELECT {listed} FROM {name} WHERE {where}").cast(self._table.schema)  # noqa: S608  quoted
 
@@ -513,13 +518,13 @@ def _with_places(rows: pa.Table, file: int | NDArray[np.int32], found: Numbers) 
 
 
 def _numbers_by_file(rows: pa.Table) -> dict[int, Numbers]:
-    """Return the numbers of loaded rows, ascending, by the number of their file."""
+    """Return the numbers of loaded rows, ascending, by the index of their file."""
     files, numbers = rows.column(FILE).to_numpy(), rows.column(NUMBER).to_numpy()
     return {int(number): np.sort(numbers[files == number]) for number in np.unique(files)}
 
 
 def _kept_columns(folding: statement.Folding, names: Sequence[str]) -> set[str]:
-    """Return the columns of a table whose value in a changed row the statement may keep."""
+    """Return the columns of a table that may keep their value when the statement changes a row."""
     target = folding.layout.target
     if not target.key:
         return set(names)
@@ -533,10 +538,10 @@ def _kept_columns(folding: statement.Folding, names: Sequence[str]) -> set[str]:
 
 
 class Keys:
-    """The keys in a view of changes. `schema`: the table's.
+    """The keys in a view of changes. `schema`: that of the table.
 
-    A table has many files, so a query for each of them would be most of a small merge. Whole numbers, which most keys
-    are, need none: they are fetched once, in order.
+    A table has many files, so a query for each of them would be most of a small merge. Keys that are whole numbers, as
+    most are, need no query: they are fetched once, in order.
     """
 
     def __init__(
@@ -558,7 +563,7 @@ class Keys:
 
     @property
     def first(self) -> str:
-        """The column whose bounds are used."""
+        """The key column whose bounds are used."""
         return self.names[0]
 
     @cached_property
@@ -579,7 +584,7 @@ class Keys:
         return self._numbers if len(self.names) == 1 else None
 
     def near(self, ends: Sequence[Ends | None]) -> list[int]:
-        """Return the indexes of the bounds of the first column that include one of the keys, or that are unknown."""
+        """Return the indexes of those bounds of the first column that include one of the keys, or are unknown."""
         known = {n: found for n, found in enumerate(ends) if found is not None}
         if len(ends) < 2 or not known:
             return list(range(len(ends)))
@@ -594,7 +599,7 @@ class Keys:
         return [n for n in range(len(ends)) if n not in known or n in hit]
 
     def values(self) -> pa.Table:
-        """Return the keys, each once, with the table's names and types of their columns."""
+        """Return the keys, each once, in columns with the table's names and types."""
         listed = ", ".join(f"c{i}" for i in self._at)
         found = self._session.arrow(f"SELECT DISTINCT {listed} FROM {self._changes}")  # noqa: S608  cdcflow's own
         return found.rename_columns(self.names).cast(pa.schema([self._schema.field(name) for name in self.names]))

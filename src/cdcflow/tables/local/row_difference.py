@@ -1,4 +1,4 @@
-"""Rows that only one of two tables has, counted by DuckDB."""
+"""Count, with DuckDB, the rows that only one of two tables has."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from cdcflow.tables.local.query_database import QueryDatabase
 
 
 def count_differences(first: pa.Table, second: pa.Table) -> tuple[int, int]:
-    """How many rows only the first table has, and how many only the second. Both have the same columns; equal rows
-    count as often as they occur."""
+    """Return how many rows only the first table has, and how many only the second. Both have the same columns; equal
+    rows count as often as they occur."""
     with closing(QueryDatabase(None)) as database:
         one, two = database.give(first), database.give(second)
         return _only_in(database, one, two), _only_in(database, two, one)

@@ -47,7 +47,7 @@ SLICE_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A row group: its number, the number of its first row, and how many rows it has."""
+    """A row group of a file: its number, the number of its first row, and how many rows it has."""
 
     number: int
     first: int
@@ -93,12 +93,12 @@ class ScannedFile:
         self._file.close(force=True)
 
     def __len__(self) -> int:
-        """Return how many rows it has, including deleted ones."""
+        """Return how many rows the file has, including deleted ones."""
         return int(self._file.metadata.num_rows)
 
     @cached_property
     def deleted_rows(self) -> Numbers:
-        """The numbers of its deleted rows."""
+        """The numbers of the file's deleted rows."""
         return self._deleted()
 
     @cached_property
@@ -138,7 +138,8 @@ class ScannedFile:
         return self._with_table_names(self._read(groups, columns), columns, sum(g.rows for g in groups))
 
     def living(self, columns: Sequence[str]) -> pa.Table:
-        """Return these columns of all rows that are not deleted. One row group is held in memory in addition."""
+        """Return these columns of all rows that are not deleted. One further row group is held in memory while it
+        reads."""
         if not len(self.deleted_rows):
             return self.read(self.groups, columns)
         with ThreadPoolExecutor(pa.cpu_count()) as threads:
@@ -168,7 +169,8 @@ class ScannedFile:
             return self._file.read_row_groups([g.number for g in groups], columns=own, use_threads=is_large)
 
     def _fetch_groups(self, groups: Sequence[RowGroup], columns: Sequence[str]) -> Iterator[RowGroup]:
-        """Yield row groups, for each of which `_read` is called next; the parts of several are requested together."""
+        """Yield the row groups one by one; the caller reads each by `_read` before the next. The parts of several are
+        requested together."""
         if self._fetch is None:
             yield from groups
             return
@@ -188,7 +190,7 @@ class ScannedFile:
         yield from portion
 
     def _spans(self, group: RowGroup, own: Sequence[str]) -> list[Span]:
-        """Return where the file has these of its columns in a row group."""
+        """Return the byte ranges of these of the file's columns in a row group."""
         told = self._file.metadata.row_group(group.number)
         chunks = [told.column(leaf) for name in own for leaf in self._leaves[name]]
         starts = [c.dictionary_page_offset if c.has_dictionary_page else c.data_page_offset for c in chunks]
@@ -253,8 +255,8 @@ def unique_places_of(ascending: Int64s, keys: Int64s) -> Numbers:
 
 
 def is_among(numbers: Numbers, listed: Numbers) -> NDArray[np.bool_]:
-    """Return for each of `numbers` whether it is in `listed`, which is ascending and may be much longer: `np.isin`
-    would sort it again."""
+    """Return, for each of `numbers`, whether it is in `listed`, which is ascending and may be much longer. (`np.isin`
+    would sort it again.)"""
     if not len(listed):
         return np.zeros(len(numbers), bool)
     at = np.minimum(np.searchsorted(listed, numbers), len(listed) - 1)
@@ -263,8 +265,8 @@ def is_among(numbers: Numbers, listed: Numbers) -> NDArray[np.bool_]:
 
 
 def each_once(parts: Iterable[Numbers]) -> Numbers:
-    """Return all of these numbers. They are usually sorted already, so sorting is fast, while `np.unique` would build a
-    set."""
+    """Return all of these numbers, each once, ascending. They are usually sorted already, so sorting is fast;
+    `np.unique` would build a set."""
     numbers = np.sort(np.concatenate([NONE, *parts]), kind="stable")
     once: Numbers = numbers[np.diff(numbers, prepend=-1) > 0]
     return once
@@ -278,7 +280,7 @@ def rename_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _together(groups: Sequence[RowGroup]) -> list[list[RowGroup]]:
-    """Group the row groups that are read together."""
+    """Return the row groups in batches that are read together."""
     found: list[list[RowGroup]] = []
     held = ROWS_AT_ONCE
     for group in groups:

@@ -1,4 +1,4 @@
-"""DuckDB in this process, for a merge: it reads the log's rows as Arrow tables, and runs queries written for Spark."""
+"""DuckDB in this process, for a merge: reads the log's rows as Arrow tables, and runs queries written for Spark."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class DuckSession:
 
     def __init__(self, memory_bytes: int | None = None) -> None:
         """`memory_bytes`: how much memory DuckDB may use, in a separate database; what exceeds it is in temporary
-        files. Default: most of the machine's, together with the other sessions."""
+        files. `None`: the sessions share one database, which may use most of the machine's memory."""
         self._memory_bytes = memory_bytes
         self._spill: TemporaryDirectory[str] | None = None
         self._numbers = itertools.count(1)
@@ -147,7 +147,8 @@ class DuckSession:
         return self.over_own(rows, lambda given: duckdb_sql(query, given))
 
     def over_own(self, rows: pa.Table, query: Callable[[str], str]) -> pa.Table:
-        """Return the result of a query in DuckDB's own SQL over Arrow rows; it gets their name."""
+        """Return the result of a query in DuckDB's own SQL over Arrow rows. `query` returns the query, given the name
+        of the rows."""
         self._use_all()
         given = self._name("given")
         self._db.register(given, rows)
@@ -192,14 +193,14 @@ class DuckSession:
         return name
 
     def hold(self, view: str) -> None:
-        """Do nothing: rows read from the log are a table here."""
+        """Do nothing: a view of the log's rows is already stored as a table here."""
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         self._use_all()
         return self._db.execute(duckdb_sql(sql)).fetchall()
 
     def arrow(self, sql: str) -> pa.Table:
-        """Return the result of a query in columns."""
+        """Return the result of a query as an Arrow table."""
         self._use_all()
         return self._db.sql(duckdb_sql(sql)).to_arrow_table()
 
@@ -251,7 +252,7 @@ def read_type(arrow: pa.DataType) -> pa.DataType:
 
 
 def _sorts_as_duckdb(column: pa.ChunkedArray) -> bool:
-    """Whether Arrow's order of these values is DuckDB's: NULL, NaN and zeros are not ordered the same."""
+    """Return whether Arrow orders these values like DuckDB. The two order NULL, NaN and zeros differently."""
     is_plain = any(test(column.type) for test in (*PLAIN_ORDER, pa.types.is_string))
     return is_plain and not column.null_count
 

@@ -1,4 +1,4 @@
-"""SQL in settings, as DuckDB reads it: the tree of a text, and what may be shown of an error."""
+"""Read SQL of the settings with DuckDB: return the tree of a text, and what may be shown of an error."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SHOWN = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserExceptio
 
 
 def tree_of(connection: duckdb.DuckDBPyConnection, text: str) -> Node:
-    """Return the tree of a text, without running it. A text that is not a query has a tree with `error`.
+    """Return the tree of a text, without running it. The tree of a text that is not a query has the member `error`.
 
     Raises:
-        SqlRefused: DuckDB cannot parse it, or is an older version, whose trees are different.
+        SqlRefused: DuckDB cannot parse the text, or is an older version, whose trees are different.
     """
     if int(duckdb.__version__.partition(".")[0]) < _VERSION:
         raise SqlRefused(
@@ -35,6 +35,6 @@ def tree_of(connection: duckdb.DuckDBPyConnection, text: str) -> Node:
 
 
 def reason_of(error: duckdb.Error) -> str:
-    """Return what may be shown of an error: no value of a row."""
+    """Return the part of an error's text that may be shown: no value of a row."""
     kind = type(error).__name__
     return f"{kind}: {str(error).splitlines()[0]}" if isinstance(error, _SHOWN) else kind

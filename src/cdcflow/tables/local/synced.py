@@ -27,8 +27,8 @@ BUFFER_BYTES = 1 << 20
 
 
 class SyncedIO(PyArrowFileIO):
-    """The file IO for the catalog of a warehouse in a folder. `defers`: what is written is durable only after `sync`,
-    except metadata."""
+    """The file IO for the catalog of a warehouse in a folder. `defers`: files other than metadata become durable only
+    when `sync` is called."""
 
     def __init__(self, properties: Properties = EMPTY_DICT) -> None:
         super().__init__(properties)
@@ -44,11 +44,11 @@ class SyncedIO(PyArrowFileIO):
         return SyncedFile(location, path, self.fs_by_scheme(scheme, ""), self._written.add if is_later else sync_name)
 
     def forget(self, path: str) -> None:
-        """A file is about to be deleted."""
+        """Forget a file that is about to be deleted."""
         self._written.discard(path)
 
     def sync(self) -> None:
-        """Make everything durable that was written since the last call. Call it when all of it is closed."""
+        """Make all files durable that were written since the last call. All of them must be closed."""
         files, self._written = self._written, set()
         every = ExecutorFactory.get_or_create().map
         list(every(sync_file, map(Path, files)))
@@ -56,7 +56,7 @@ class SyncedIO(PyArrowFileIO):
 
 
 class SyncedFile(PyArrowFile):
-    """A file to be written. `sync` gets its path when it is closed."""
+    """A file to be written. `sync` is called with its path when it is closed."""
 
     def __init__(self, location: str, path: str, filesystem: FileSystem, sync: Callable[[str], None]) -> None:
         super().__init__(location, path, filesystem)

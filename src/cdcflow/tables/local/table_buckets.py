@@ -1,4 +1,5 @@
-"""The buckets that Iceberg tables are in, each opened once for each table that has separate keys."""
+"""The buckets that have a catalog's Iceberg tables. A bucket is opened once, and once more for each table that has
+separate keys."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ Identifier = tuple[str, ...]
 
 
 class TableBuckets:
-    """The buckets of a catalog's tables, each opened once. May be used from several threads."""
+    """The buckets of a catalog's tables, each opened once per owner of keys. May be used from several threads."""
 
     def __init__(self, address: StoreAddress | None, properties: Mapping[str, str]) -> None:
         """`address`: how the warehouse's bucket is reached; `properties`: the catalog's."""
@@ -35,7 +36,8 @@ class TableBuckets:
     def keys_of(
         self, identifier: Identifier, given: Mapping[str, str], load: Callable[[], Mapping[str, str]]
     ) -> Identifier:
-        """Record the keys that came with a table, if there are some. Return for whom buckets are opened."""
+        """Record the keys that came with a table, if there are any. Return the owner whose keys open the buckets: the
+        table, or () for the warehouse."""
         if ACCESS not in given:
             return ()
         with self._lock:
@@ -44,7 +46,7 @@ class TableBuckets:
         return identifier
 
     def folder(self, place: StorePlace, owner: Identifier = ()) -> BucketFolder:
-        """Return a bucket. `owner`: the table whose keys are used."""
+        """Return the folder of a bucket, opened with the keys of `owner`."""
         from cdcflow.tables.bucket_folders import BucketFolder
         from cdcflow.tables.local.renewed_bucket import RenewedBucket
 
@@ -72,7 +74,7 @@ class TableBuckets:
 
 
 def _with_properties(address: StoreAddress, properties: Mapping[str, str]) -> StoreAddress:
-    """Return an address with what these properties, as Iceberg names them, contain of it."""
+    """Return an address, changed as far as these properties, in Iceberg's names, specify it."""
     more: dict[str, Any] = {}
     if ACCESS in properties and SECRET in properties:
         token = properties.get(TOKEN)

@@ -1,4 +1,4 @@
-"""The files of a table and its commits: what each format implements, whatever changes the rows."""
+"""The files of a table and its commits: the part of a table that each format implements."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ NewFile = Any
 
 @dataclass(slots=True)
 class HeldFiles:
-    """The paths of a table's files that compaction rewrites at present. Merges of the same process only mark rows in
-    them: if a merge rewrote one, what compaction has written would be in vain."""
+    """The paths of a table's files that compaction is rewriting. Merges of the same process only mark rows in them: if
+    a merge rewrote one, the work of the compaction would be wasted."""
 
     paths: frozenset[str] = frozenset()
 
@@ -65,7 +65,7 @@ class TableFiles(ABC, Generic[File]):
     @property
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """Its columns."""
+        """The columns of the table."""
 
     @abstractmethod
     def create(
@@ -75,8 +75,8 @@ class TableFiles(ABC, Generic[File]):
         metadata: Mapping[str, Any],
         rules: Format | None = None,
     ) -> None:
-        """Create it, even if remains of another table with its name are in the way. `rules`: for a table of another
-        kind than most tables of the format."""
+        """Create the table, even if remains of another table with its name exist. `rules`: the format, for a table of a
+        different kind than most."""
 
     @abstractmethod
     def add(self, columns: pa.Schema, metadata: Mapping[str, Any]) -> None:
@@ -87,7 +87,7 @@ class TableFiles(ABC, Generic[File]):
         """Set properties."""
 
     def lay_out(self, layout: FileLayout, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
-        """Give new files another layout, and set properties, in one commit."""
+        """Give new files a different layout, and set properties, in one commit."""
         self.describe(properties, metadata)
 
     @abstractmethod
@@ -109,7 +109,7 @@ class TableFiles(ABC, Generic[File]):
 
     @abstractmethod
     def has(self, app: str, version: int) -> bool:
-        """Return whether the table recorded this transaction, or a later one of the same app."""
+        """Return whether the table has recorded this transaction, or a later one of the same app."""
 
     @property
     @abstractmethod
@@ -118,38 +118,40 @@ class TableFiles(ABC, Generic[File]):
 
     @abstractmethod
     def files(self) -> Sequence[File]:
-        """Return its files. HandOver: only Spark can read or write this table."""
+        """Return the files of the table. Raises HandOver if only Spark can read or write this table."""
 
     @abstractmethod
     def size_of(self, file: File) -> int:
-        """Return its size in bytes."""
+        """Return a file's size in bytes."""
 
     def partition_of(self, file: File) -> Hashable:
-        """Return what is the same for all files of a partition."""
+        """Return a key of a file's partition: it is the same for all files of one partition."""
         return None
 
     def in_partitions(
         self, files: Sequence[File], chosen: Sequence[int], key: Sequence[str], keys: Callable[[], pa.Table]
     ) -> Sequence[int]:
-        """Return those of the files with these indexes whose partitions may have a row with one of the keys. `key`: the
-        names of the key's columns."""
+        """Return those of the indexes `chosen` whose files are in partitions that may have a row with one of the keys.
+        `key`: the names of the key's columns."""
         return chosen
 
     @abstractmethod
     def deletions(self, file: File) -> Touched:
-        """Return how much of it is deleted."""
+        """Return how many of a file's rows are deleted, and its size."""
 
     @abstractmethod
     def deleted_rows(self, file: File) -> Numbers:
-        """Return the numbers of its deleted rows."""
+        """Return the numbers of a file's deleted rows."""
 
     def marks_of(self, file: File) -> Hashable:
-        """Return what is the same for a file in two versions of the table only if the same of its rows are deleted."""
+        """Return a key of a file's deleted rows: it is the same in two versions of the table only if the same rows are
+        deleted."""
         return self.deleted_rows(file).tobytes()
 
     @abstractmethod
     def content_of(self, file: File, column: str) -> Hashable:
-        """Return what identifies its values in a column, whatever the column is called now."""
+        """Return a key that identifies a file's values in a column, and does not depend on the column's current
+        name."""
 
     @abstractmethod
     def identity_of(self, file: File) -> Hashable:
@@ -212,7 +214,7 @@ class TableFiles(ABC, Generic[File]):
     @property
     @abstractmethod
     def layout(self) -> Hashable:
-        """What new files depend on: it changes with the columns and the partitions."""
+        """Return a key that changes whenever the columns or the partitions of new files do."""
 
     @abstractmethod
     def path_of(self, file: File) -> str:
@@ -220,17 +222,17 @@ class TableFiles(ABC, Generic[File]):
 
     @abstractmethod
     def row_count(self, file: File) -> int:
-        """Return how many rows it has, including deleted ones."""
+        """Return how many rows a file has, including deleted ones."""
 
     @abstractmethod
     def write_files(self, rows: pa.Table) -> Sequence[tuple[NewFile, Numbers]]:
-        """Write rows into new files without a commit. Return each file with the numbers of its rows, in its order.
-        HandOver: rows have values that only Spark writes."""
+        """Write rows into new files without a commit. Return each file with the numbers of its rows among `rows`, in
+        the order of the file. Raises HandOver if rows have values that only Spark can write."""
 
     @abstractmethod
     def swap(self, old: Sequence[File], new: Sequence[tuple[NewFile, Numbers]], metadata: Mapping[str, Any]) -> None:
-        """Make one commit that removes the files `old` and adds written ones, each with these rows marked as
-        deleted."""
+        """Make one commit that removes the files `old` and adds files that are written already, each with these rows
+        marked as deleted."""
 
     @abstractmethod
     def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
@@ -241,8 +243,8 @@ class TableFiles(ABC, Generic[File]):
         return pa.concat_tables([self.schema.empty_table(), *(self.read(file, names) for file in files)])
 
     def in_order(self, parts: Sequence[pa.Table], key: Sequence[str]) -> pa.Table:
-        """Return rows with the table's columns, in any order, as one table sorted by the table's own order, then by a
-        key."""
+        """Return rows with the table's columns, in any order, as one table. It is sorted by the table's own order, and
+        by the key within that."""
         named = [part.select(self.schema.names).cast(self.schema) for part in parts]
         known = {one.column for one in self.order}
         by = [*self.order, *(SortColumn(name) for name in key if name not in known)]
@@ -253,6 +255,6 @@ class TableFiles(ABC, Generic[File]):
         return self.session.in_order(rows, self.order)
 
     def small_files(self, files: Sequence[File]) -> set[int]:
-        """Return the indexes of files that are merged because they are small and many."""
+        """Return the indexes of the files that a change merges because they are small and many."""
         sizes, partitions = [self.size_of(file) for file in files], [self.partition_of(file) for file in files]
         return file_rewrites.small(sizes, partitions, self.name)

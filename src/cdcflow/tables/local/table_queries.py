@@ -1,6 +1,6 @@
 """Answer an SQL query over tables that all show one point in time, with DuckDB.
 
-Only the columns that the query may read are read, a file at a time; what exceeds the memory is in temporary files.
+Only the columns that the query may read are read, a file at a time; rows that exceed the memory are in temporary files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cdcflow.tables.sql.trees import Node, SqlRefused, nodes_of, select_of
 
 @dataclass(frozen=True, slots=True)
 class AskedTable:
-    """A table as of a query's point in time. `parts` returns these columns of all its rows, in parts."""
+    """A table at a query's point in time. `parts` returns these columns of all its rows, in parts."""
 
     schema: pa.Schema
     parts: Callable[[list[str]], Iterator[pa.Table]]
@@ -45,7 +45,7 @@ class PointInTime(Protocol):
         """Open these tables for the duration of the block.
 
         Raises:
-            ConfigurationError: one of them is not complete, or cannot be read; the message says why.
+            ConfigurationError: one of them is not complete, or cannot be read; the message is the reason.
         """
 
 
@@ -53,7 +53,7 @@ def answer(sql: str, at: PointInTime, memory_bytes: int) -> pa.Table:
     """Return the result of one SELECT.
 
     Raises:
-        ConfigurationError: it is not one SELECT, DuckDB refuses it, or a table cannot be read as of then.
+        ConfigurationError: it is not one SELECT, DuckDB refuses it, or a table cannot be read at that point in time.
     """
     with closing(QueryDatabase(memory_bytes)) as database:
         try:
@@ -88,7 +88,7 @@ def _query_of(tree: Node) -> Node:
 
 
 def _tables_meant(query: Node, names: Collection[str]) -> dict[tuple[str, str], str]:
-    """Return the whole name of each table that a query reads, keyed by how its text has it."""
+    """Return the full name of each table that a query reads, keyed by its (schema, name) in the query's text."""
     known = {name: split_name(name) for name in names}
     meant: dict[tuple[str, str], str] = {}
     folded: dict[tuple[str, str], str] = {}

@@ -1,4 +1,4 @@
-"""Current-state tables of files, as far as they are the same in every format (`iceberg`, `delta`).
+"""Current-state tables of files: the part that is the same in every format (`iceberg`, `delta`).
 
 FileTable ──▶ TableFiles    its files and commits, which a format implements
           └─▶ RowChanges    what a range of changes does to its rows, computed in memory
@@ -70,7 +70,8 @@ class FileTable(TableFiles[File], CurrentTable):
         """
 
     def transactions_of(self, version: int) -> Mapping[str, int]:
-        """Return those of the current version: on one machine, no driver commits after it has lost its lease."""
+        """Return the transactions of the current version, instead of the older one. That is enough, because on one
+        machine no process commits after it has lost its lease."""
         found = self.snapshot()
         return {} if found is None else found.transactions
 
@@ -115,7 +116,7 @@ class FileTable(TableFiles[File], CurrentTable):
 
     @property
     def has_many_files(self) -> bool:
-        """Whether it has enough small files to merge them."""
+        """Whether the table has enough small files for a compaction."""
         return bool(self.small_files(self.files()))
 
     def compact(self, order: Sequence[SortColumn] = ()) -> Compacted:
@@ -149,7 +150,8 @@ class FileTable(TableFiles[File], CurrentTable):
         return Compacted(len(done.old), len(done.new), has_more, done.in_order)
 
     def _small_files(self, files: Sequence[File], small: Sequence[int]) -> tuple[list[int], pa.Table] | None:
-        """Return those of the small files that are merged into one at a time, and their rows."""
+        """Return the indexes of those small files that are merged together now, and their rows; `None` if fewer than
+        two fit into memory."""
         chosen: list[int] = []
         parts: list[pa.Table] = []
         size = 0
@@ -163,7 +165,8 @@ class FileTable(TableFiles[File], CurrentTable):
         return (chosen, pa.concat_tables(parts)) if len(chosen) > 1 else None
 
     def _unworn(self, files: Sequence[File], worn: list[int]) -> tuple[list[int], pa.Table] | None:
-        """Return files to rewrite because many of their rows are deleted, and their remaining rows."""
+        """Return the indexes of the files to rewrite because many of their rows are deleted, and the rows that remain;
+        `None` if there are none."""
         return (worn, self.recall_rows([files[n] for n in worn])) if worn else None
 
     def _worn_files(self, files: Sequence[File]) -> list[int]:
@@ -239,8 +242,8 @@ class FileTable(TableFiles[File], CurrentTable):
 
 
 def _lives(ended: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the mask of rows that a column does not mark as deleted, by a boolean mark or by a value that is set on
-    deletion."""
+    """Return, for each row, whether the column does not mark it as deleted. The mark is a boolean, or any value that is
+    set on deletion."""
     is_mark = pa.types.is_boolean(ended.type)
     return pc.invert(pc.fill_null(ended, False)) if is_mark else pc.is_null(ended)
 

@@ -47,8 +47,10 @@ def files_of_expired(before: TableMetadata, after: TableMetadata, io: TableIO) -
 
 def abandoned_files(metadata: TableMetadata, location: str, io: TableIO, before: float) -> list[str]:
     """Return files in the table's folders that were written before a time, in seconds since 1970, and that no snapshot
-    names; none, if a manifest or a row's file that snapshots name is not in these folders. `location`: of the current
-    metadata."""
+    names. `location`: that of the current metadata.
+
+    Return no files if a manifest or a data file that snapshots name is outside of these folders.
+    """
     there = dict(_entries(metadata, io))
     old = [place for place, written in there.items() if written < before and place.endswith(_SUFFIXES)]
     if not old:

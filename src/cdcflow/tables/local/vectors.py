@@ -96,8 +96,8 @@ def _place(folder: WarehouseFolder, kind: str, stored: str) -> tuple[WarehouseFo
 
 
 def write(folder: WarehouseFolder | Path, gone: Sequence[Numbers]) -> list[Mapping[str, Any]]:
-    """Write a file with a vector for each of these sets of rows; it is durable, but not yet its name. Return the log's
-    descriptor of each vector."""
+    """Write a file with a vector for each of these sets of rows, and return the log's descriptor of each. The file's
+    content is durable on return, its name is not yet."""
     id_ = uuid4()
     content = bytearray(_VERSION)
     found: list[Mapping[str, Any]] = []

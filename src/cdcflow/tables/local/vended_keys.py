@@ -18,7 +18,7 @@ class VendedKeys:
     """The keys that a catalog gives for one table. May be used from several threads."""
 
     def __init__(self, given: Mapping[str, str], load: Callable[[], Mapping[str, str]]) -> None:
-        """`load` requests others."""
+        """`given`: the keys that came with the table; `load` requests new ones."""
         self._load = load
         self._lock = threading.Lock()
         self.given = given
@@ -29,13 +29,13 @@ class VendedKeys:
         return expires is not None and int(expires) / 1000 < time.time() + RENEWED_BEFORE_S
 
     def offer(self, given: Mapping[str, str]) -> None:
-        """Take keys that came with the table: used when the current ones are due."""
+        """Record keys that came with the table. They are used when the current ones are about to expire."""
         with self._lock:
             if self.is_due or ACCESS not in self.given:
                 self.given = given
 
     def renew(self) -> bool:
-        """Request other keys. Return whether there are some."""
+        """Request new keys. Return whether the catalog gave any."""
         with self._lock:
             before = self.given
             self.given = self._load()

@@ -18,7 +18,7 @@ def open_folder(warehouse: Warehouse) -> WarehouseFolder:
     """Return the folder of a warehouse.
 
     Raises:
-        ConfigurationError: only Spark reaches it, or the client of object stores is not installed.
+        ConfigurationError: only Spark reaches the warehouse, or the client of object stores is not installed.
     """
     place = warehouse.place
     if place is None:

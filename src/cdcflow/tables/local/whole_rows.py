@@ -1,4 +1,4 @@
-"""Changes that bring whole rows, merged without SQL: the latest change of each key, if the table's row is older.
+"""Merge changes that bring whole rows without SQL: the latest change of each key applies if the table's row is older.
 
 The result is that of `merge.statement.merge`. If a merge has few changes, DuckDB spends most of the time on planning
 that statement, and on creating tables for the changes and for the rows that they concern.
@@ -27,8 +27,8 @@ CHANGES_MAX = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class LatestChanges:
-    """The latest change of each key. `keys` ascend; `rows` has a row for each, under the names of the table's columns
-    and its offset; `is_delete`: the change deleted the row."""
+    """The latest change of each key. `keys` ascend; `rows` has a row for each key, under the names of the table's
+    columns, with its offset; `is_delete`: the change deleted the row."""
 
     keys: Int64s
     rows: pa.Table
@@ -36,7 +36,8 @@ class LatestChanges:
 
     @classmethod
     def of(cls, folding: Folding, session: DuckSession, schema: pa.Schema) -> LatestChanges | None:
-        """The latest of the changes of a folding; `None` if they have to be merged by SQL. `schema`: the table's."""
+        """Return the latest changes of a folding; `None` if they have to be merged by SQL. `schema`: that of
+        the table."""
         target = folding.layout.target
         if len(target.key) != 1 or folding.count > CHANGES_MAX or not folding.brings_whole_rows:
             return None
@@ -58,12 +59,14 @@ class LatestChanges:
         return cls(keys[latest], rows.select(list(names.values())).rename_columns(list(names)), is_delete)
 
     def replaces(self, keys: Int64s, offsets: Int64s) -> Flags:
-        """Which rows of the table, with these keys, a change replaces or deletes: those that are older."""
+        """Return, for rows of the table with these keys and offsets, whether a later change replaces or deletes
+        them."""
         older: Flags = offsets < self._offsets()[np.searchsorted(self.keys, keys)]
         return older
 
     def new_rows(self, later: Int64s, schema: pa.Schema) -> pa.Table:
-        """The rows that the changes bring. The table has rows with the keys `later` that are later than the change."""
+        """Return the rows that the changes add, in the columns of `schema`, without those whose keys are in `later`:
+        for these the table has later rows."""
         lives = ~self.is_delete
         lives[np.searchsorted(self.keys, later)] = False
         rows = self.rows.filter(pa.array(lives))

@@ -1,1 +1,1 @@
-"""What a MERGE means, as SQL texts: the reduction, the statement, schema evolution, modes. Pure."""
+"""The meaning of a merge as SQL texts: the reduction, the statement, schema evolution, modes. Pure."""

@@ -1,4 +1,4 @@
-"""What is done to a current-state table that follows its source: each act is one commit, and may be repeated."""
+"""The steps by which a current-state table follows its source. Each act is one commit, and may be repeated."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Give existing rows the default (SQL) of a column that was added. Done only once per column, ever. `only`: a
-    condition for the rows to fill, as SQL; "" for all."""
+    """Give existing rows the default (SQL) of a column that was added. This is done only once per column, ever. `only`:
+    an SQL condition for the rows to fill; "" for all."""
 
     column: TargetColumn
     default: str
@@ -40,7 +40,7 @@ class Widen:
 
 @dataclass(frozen=True, slots=True)
 class Empty:
-    """Take the values out of a column that the source dropped."""
+    """Set a column that the source dropped to NULL in all rows."""
 
     name: str
 
@@ -50,7 +50,7 @@ Step = Add | Fill | Rename | Widen | Empty
 
 @dataclass(frozen=True, slots=True)
 class Describe:
-    """Record what the table looks like."""
+    """Record the table's description in its property."""
 
     target: Target
 

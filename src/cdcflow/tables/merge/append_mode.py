@@ -1,7 +1,8 @@
-"""The changes of a log as rows of a table (mode append), as SQL.
+"""The mode `append`: the changes of a log as rows of a table, as SQL.
 
-A row contains what its change contains: `_op`, `_offset`, `_txn`, `_commit_ts` as in the log, the columns that were
-sent, and in `_unchanged` the names of those that were not, under the current names of the table's columns.
+A row contains what its change contains: `_op`, `_offset`, `_txn` and `_commit_ts` as in the log, and the columns that
+were sent, under the current names of the table's columns. `_unchanged` lists the names of the columns that were not
+sent.
 """
 
 # ruff: noqa: S608 - SQL is built here; every name from outside goes through name_sql, every text through text_sql
@@ -53,10 +54,10 @@ class Appending(Folding):
 
 
 def layout_of(target: Target, evolution: Evolution, shapes: Sequence[Table]) -> ColumnLayout:
-    """How rows of these shapes are written to the table, which is `target` now and `evolution.target` when they were
-    its source's.
+    """Return how rows of these shapes are written to the table. `target` describes the table now, `evolution.target`
+    the table after the evolution of the incarnation that the rows are of.
 
-    A column keeps its position when the source's table is recreated, but gets another number. A column that a shape
+    A column keeps its position when the source's table is recreated, but gets a different number. A column that a shape
     lacks is NULL: the change contains no value for it.
     """
     then = evolution.target

@@ -1,10 +1,12 @@
-"""The rows that a range would write, for a check before they are written; and the range without some of them. SQL.
+"""The rows that a range would write, for a check before they are written, and the range without some of these rows.
+SQL.
 
     folding ──▶ rows_to_write ──▶ a check ──▶ rows that the table must not have
        └──────────────────────────────────────────▶ without_rows ──▶ folding
 
-A row that is kept out takes its older version along: for its key, all changes of the range become one delete at the
-row's offset. So each way in which a range is merged (a MERGE, marked rows, a branch, an append) leaves it out.
+When a row is kept out, its older version is removed from the table as well: all changes of its key in the range become
+one delete at the row's offset. So each way in which a range is merged (a MERGE, marked rows, a branch, an append)
+excludes the row.
 """
 
 # ruff: noqa: S608 - SQL is built here; every name from outside goes through name_sql
@@ -19,11 +21,11 @@ from cdcflow.tables.merge.statement import Folding
 
 
 def rows_to_write(folding: Folding, table: str, *, broadcast: bool) -> str:
-    """The rows that the range writes into `table`, the name in SQL of its current version, under the names of its
-    columns. `broadcast`: as of `live.current`.
+    """Return SQL for the rows that the range writes into a table, under the names of the table's columns. `table`: the
+    name in SQL of its current version. `broadcast`: as in `live.current`.
 
-    These are the rows that the table has afterwards, from the range's first offset, without those that it already
-    has: the range leaves a row alone that is as new as a change of its key.
+    These are the rows that the table has afterwards, from the range's first offset onward, except those that it already
+    has: the range does not change a row that is as new as a change of its key.
     """
     new = f"w.{OFFSET} >= {folding.first}"
     if folding.empty or folding.emptied or folding.adds_only or folding.replaced_rows is not None:
@@ -37,13 +39,13 @@ def rows_to_write(folding: Folding, table: str, *, broadcast: bool) -> str:
 
 
 def identity_positions(folding: Folding) -> tuple[int, ...]:
-    """The positions of the columns that identify a row of the range; empty if its offset does."""
+    """Return the positions of the columns that identify a row of the range; empty if its offset identifies it."""
     return () if folding.adds_only or not folding.layout.target.key else folding.layout.key
 
 
 def without_rows(folding: Folding, kept_out: str) -> Folding:
-    """The range without the rows in the view `kept_out`: the offset `o` of each, and the columns `c<i>` at its
-    `identity_positions`."""
+    """Return the folding without the rows in the view `kept_out`, which has the offset `o` of each, and the columns
+    `c<i>` at its `identity_positions`."""
     layout, key = folding.layout, identity_positions(folding)
     if folding.adds_only:
         only = f"(SELECT x.* FROM {folding.changes} x LEFT ANTI JOIN {kept_out} k ON x.o = k.o)"

@@ -4,10 +4,11 @@
     table     amount            amount  amount__2      amount  amount__2
               takes values      kept    takes values   takes values  kept
 
-To the evolution these are columns with separate numbers: a version's number is the source's with the version above
-its lower 32 bits, which no source uses. So a shape is renumbered first, and all code that follows columns by number
-follows versions too. Among the versions of a column, the latest one that can hold a type takes its values, whatever the
-order of the shapes, so that it does not matter where ranges begin, or where a run died.
+To the evolution the versions of a column are columns with separate numbers. The number of a version has the source's
+number in its lower 32 bits and the version above them, where the source uses none. So a shape is renumbered first, and
+all code that follows columns by number follows versions too. Among the versions of a column, the latest one that can
+hold a type takes its values, whatever the order of the shapes, so it does not matter where ranges begin, or where a run
+died.
 
 A version's name is `<name>__<version>`, or with the next number that no other column has.
 """
@@ -27,27 +28,27 @@ _BITS = 32
 
 
 def source_number(number: int) -> int:
-    """The number that the source gives the column which this is a version of."""
+    """Return the source's number of the column that a number is a version of."""
     return number & ((1 << _BITS) - 1) if number > 0 else number
 
 
 def version_of(number: int) -> int:
-    """1: the column itself."""
+    """Return the version in a column's number; 1 means the original column."""
     return 1 + (number >> _BITS) if number > 0 else 1
 
 
 def numbered_as(number: int, version: int) -> int:
-    """The number of a version of a column of the source's."""
+    """Return the number of a version of the source's column `number`."""
     return source_number(number) + ((version - 1) << _BITS)
 
 
 def base_name(name: str) -> str:
-    """A version's name without its number."""
+    """Return a version's name without the number at its end."""
     return name.rpartition("__")[0]
 
 
 def widened_type(old: str, new: str, format_: Format) -> str | None:
-    """The type of a column that had values of the first type and gets some of the second; `None` if no type of the
+    """Return the type of a column that had values of type `old` and gets some of type `new`; `None` if no type of the
     format holds both."""
     if old == new or widens(new, old):
         return old
@@ -63,8 +64,8 @@ class _Versions:
     new: bool
 
     def with_number(self, column: Column) -> Column:
-        """The column with the number of the version that takes its values; the version is added if necessary. If it may
-        not be added, or no table holds its type, the evolution raises the error."""
+        """Return the column with the number of the version that takes its values, which is added if necessary. If it
+        may not be added, or no table holds its type, the evolution raises the error."""
         try:
             type_ = self.format_.holds(stored_type(column.type.arrow).table)
         except ConfigurationError:
@@ -90,10 +91,10 @@ def _with_number(column: Column, number: int) -> Column:
 def number_columns(
     target: Target, shapes: Sequence[Table], format_: Format, *, new: bool, finds_rows: bool
 ) -> tuple[Table, ...]:
-    """The shapes with their columns numbered like the table's versions. `new`: versions may be added.
+    """Return the shapes with the numbers that the table's versions give their columns. `new`: versions may be added.
 
     `finds_rows`: changes find the table's rows by the columns of the key, or by all columns if there is no key. Those
-    columns have no versions. A table of changes has no such columns.
+    columns have no versions. False for a table of changes, which finds no rows.
     """
     if not (new or any(version_of(c.number) > 1 for c in target.columns)):
         return tuple(shapes)
@@ -108,8 +109,8 @@ def number_columns(
 
 
 def version_name(column: Column, now: str | None, taken: Collection[str]) -> str:
-    """What the table calls a version of a column. `now`: what it calls it already; `taken`: names, in lower case, that
-    other columns have."""
+    """Return the table's name for a version of a column. `now`: the name that it already has there (`None`: none yet);
+    `taken`: names, in lower case, that other columns have."""
     if now is not None and base_name(now) == column.name and now.lower() not in taken:
         return now
     number = version_of(column.number)
@@ -119,5 +120,5 @@ def version_name(column: Column, now: str | None, taken: Collection[str]) -> str
 
 
 def of_source(numbers: Iterable[int]) -> frozenset[int]:
-    """The source's numbers of these columns."""
+    """Return the source's numbers of the columns with these numbers."""
     return frozenset(map(source_number, numbers))

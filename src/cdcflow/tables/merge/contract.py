@@ -1,8 +1,8 @@
-"""Contracts of a table: what its columns promise to readers, and how a table fails that does not keep it. Pure.
+"""Contracts of a table: what its columns promise to readers, and what happens if its next rows break a promise. Pure.
 
 The log is the truth and has every row. A contract is checked where rows become visible: before the commit that would
-show them, over the rows that the range changes. So a table never shows a row that breaks its contract, a table that
-stops keeps its position, and the others continue.
+show them, over the rows that the range changes. So a table never shows a row that breaks its contract. A table that is
+stopped keeps its position, and the others continue.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ _ALIASES = {
 
 
 class ContractBroken(CannotFollow):
-    """A table's next rows break its contract, and the settings stop the table then."""
+    """The error for a table whose next rows break its contract, if the settings stop the table in that case."""
 
     section = "contract"
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnPromise:
-    """What one column promises. `check`: a condition in DuckDB's SQL; `setting`: the table that the settings name."""
+    """A promise about one column. `check`: a condition in DuckDB's SQL; `setting`: the name under which the settings
+    have the table."""
 
     column: str
     type: str | None = None
@@ -57,8 +58,8 @@ Contract = tuple[ColumnPromise, ...]
 
 @dataclass(slots=True)
 class ContractResult:
-    """What a merge of one table found: how many rows broke each promise of those that only warn, and how many rows are
-    in quarantine now that were not before."""
+    """What the check of a contract found in a merge of one table. `warned`: how many rows broke each promise that only
+    warns; `quarantined`: how many rows are in quarantine since this merge."""
 
     warned: dict[str, int] = field(default_factory=dict)
     quarantined: int = 0
@@ -66,10 +67,10 @@ class ContractResult:
 
 def check_columns(table: TableId, contract: Contract, types: Mapping[str, str]) -> dict[str, str]:
     """Check that a table has the columns of its contract, with their types. Return the warnings by column. `types`: the
-    table's columns.
+    type of each of the table's columns.
 
     Raises:
-        ContractBroken: it does not.
+        ContractBroken: the table lacks one of these columns, or the column has a different type.
     """
     warnings = {}
     for promise in contract:
@@ -94,9 +95,9 @@ def check_columns(table: TableId, contract: Contract, types: Mapping[str, str]) 
 def rows_broken(
     table: TableId, broken: Mapping[str, int], promise: ColumnPromise, first: int, *, keeps_changes: bool
 ) -> ContractBroken:
-    """The error of a table whose next rows break its contract. `broken`: how many rows break each promise, `promise`
-    first; `first`: the lowest offset of one. `keeps_changes`: the table has each change, so a later one
-    does not undo it."""
+    """Return the error for a table whose next rows break its contract. `broken`: how many rows break each promise,
+    `promise` first; `first`: the lowest offset of such a row. `keeps_changes`: the table has a row for each change, so
+    a later change does not remove the row."""
     what = ", ".join(f"{count} rows break {promise}" for promise, count in broken.items())
     at_source = "" if keeps_changes else "correct the rows at the source and run `cdcflow merge` again; or "
     return ContractBroken(
@@ -113,7 +114,8 @@ def wrong_condition(table: TableId | str, column: str, why: str) -> ContractBrok
 
 
 def check_unavailable(table: TableId, why: str, *, where: str) -> ContractBroken:
-    """The error of a table whose rows Spark cannot check. `where`: the processes that cannot; "" for cdcflow's own."""
+    """Return the error for a table whose rows Spark cannot check. `where`: the processes that cannot; "" for cdcflow's
+    own process."""
     return ContractBroken(
         f"table {table} has a contract, and its rows cannot be checked: in the Python{where}, {why}",
         remedy="run `pip install 'cdcflow[local]'` there, or remove the table's contract; then run `cdcflow merge`",
@@ -121,12 +123,12 @@ def check_unavailable(table: TableId, why: str, *, where: str) -> ContractBroken
 
 
 def quarantine_name_taken(table: TableId, contract: Contract) -> ContractBroken:
-    """The error of a table whose quarantine would be a table with rows of the log."""
+    """Return the error for a table whose quarantine would have the name of a table with rows of the log."""
     return wrong_condition(table, contract[0].column, "a captured table has the name of its quarantine")
 
 
 def quarantine_of(table: TableId) -> TableId:
-    """The table for rows that break a table's contract."""
+    """Return the table for the rows that break a table's contract."""
     return TableId(table.schema, f"{table.name}__quarantine")
 
 

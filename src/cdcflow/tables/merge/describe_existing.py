@@ -1,4 +1,5 @@
-"""Which of cdcflow's columns a current-state table has, even if an interrupted schema change renamed some of them."""
+"""Find which of cdcflow's columns a current-state table has, even if an interrupted schema change renamed
+some of them."""
 
 from __future__ import annotations
 
@@ -18,13 +19,13 @@ def with_existing_columns(
     shapes: Sequence[Table],
     mode: ModeRules = CURRENT,
 ) -> Target:
-    """The description with the current names and types of the table's own columns.
+    """Return the description with the names and types that the table's columns have now.
 
     `shapes` are those of the next rows: an interrupted evolution may have used any of their names. `mode` determines
     which columns are not the source's.
 
     Raises:
-        CannotFollow: a column is gone.
+        CannotFollow: a column of the description no longer exists.
     """
     ours = [c for c in columns if c.name not in mode.own]
     known = {c.id for c in described.columns}
@@ -55,8 +56,8 @@ def with_existing_columns(
 def _by_age(
     described: Target, columns: Sequence[FormatColumn], table: TableId, shapes: Sequence[Table]
 ) -> list[int | None]:
-    """Ids for a description of an older cdcflow, which has none. Ids grow, and cdcflow's columns are listed in the
-    order in which they were created; an interrupted evolution may have renamed them since."""
+    """Return ids for the columns of a description by an older cdcflow, which has none. Ids grow, and cdcflow's columns
+    are listed in the order in which they were created; an interrupted evolution may have renamed them since."""
     names = {column.name for shape in shapes for column in shape.columns} | {c.name for c in described.columns}
 
     def may_be(column: TargetColumn, found: FormatColumn) -> bool:

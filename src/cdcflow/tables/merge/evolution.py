@@ -43,12 +43,15 @@ from cdcflow.tables.merge.target import TARGET_VERSION, Target, TargetColumn
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """`target` is the table after `steps`. `defaults` (SQL) by column number: the value in a row of a shape without
-    that column. `fresh`: the table was dropped and recreated at the source, so none of its rows from before the latest
-    incarnation's first row remain. `before`: the table in its current state; None if it does not exist. `added`:
-    columns that this state does not describe yet. `mode`: what its rows are. `numbered`: the shapes of the latest
+    """The change of a table's shape: `before` is the table now (`None` if it does not exist), `target` the table after
+    `steps`.
+
+    `defaults` (SQL) by column number: the value in a row of a shape without that column. `fresh`: the table was dropped
+    and recreated at the source, so no row from before the first row of the latest incarnation remains. `added`: columns
+    that `before` does not describe yet. `mode`: the mode of the table. `numbered`: the shapes of the latest
     incarnation, with the numbers that their columns have in the table (`tables.merge.column_versions`), and `current`
-    the table's columns with the numbers that these give them."""
+    the table's columns with the numbers that these give them.
+    """
 
     target: Target
     steps: tuple[Step, ...]
@@ -61,7 +64,7 @@ class Evolution:
     mode: ModeRules = CURRENT
 
     def acts(self) -> Iterator[Act]:
-        """What brings the table there, commit by commit."""
+        """Yield the acts that bring the table from `before` to `target`, one for each commit."""
         before = self.before
         if before is None:
             return
@@ -101,13 +104,13 @@ def evolve(
     *,
     new_versions: bool = False,
 ) -> Evolution:
-    """What must happen to a table (None if it does not exist) before rows of these shapes, oldest first, can be
-    merged. A shape that returned after another is listed twice.
+    """Return what must happen to a table (`None` if it does not exist) before rows of these shapes, oldest first, can
+    be merged. A shape that returned after a different one is listed twice.
 
     Shapes of an incarnation before the last one's are skipped: their rows were dropped with their table. `at`: the cut
-    at which the table is. `format_`: the table's format. `mode`: what its rows are; those of changes have no key, and
-    keep their values of a column that was dropped. `new_versions`: if a column cannot hold its new type, a version of
-    it is added.
+    at which the table is. `format_`: the table's format. `mode`: the table's mode. Tables whose rows are changes have
+    no key, and keep their values of a column that was dropped. `new_versions`: if a column cannot hold its new type, a
+    version of it is added.
 
     Raises:
         CannotFollow: the message names column, types and remedy.
@@ -166,13 +169,13 @@ def evolve(
 
 
 def _of_changes(shape: Table) -> Table:
-    """What a shape is for a table whose rows are changes: no key tells them apart, and no statement adds to what an
-    older one said."""
+    """Return the shape without its key and without defaults for existing rows, for a table whose rows are changes: no
+    key tells them apart, and no statement adds a value to an older change."""
     return replace(shape, key=(), columns=tuple(replace(column, missing=None) for column in shape.columns))
 
 
 def _follow(target: Target, shape: Table, format_: Format, mode: ModeRules) -> Target:
-    """What the table looks like once rows of this shape are in it."""
+    """Return the description of the table once it has rows of this shape."""
     wanted = {c.number: c for c in shape.columns}
     names = _names(target, shape)
     taken = {name.lower() for name in (*names.values(), *target.others)}
@@ -201,7 +204,8 @@ def _follow(target: Target, shape: Table, format_: Format, mode: ModeRules) -> T
 
 
 def _names(target: Target, shape: Table) -> dict[int, str]:
-    """What the table calls the columns of a shape, by number: as the source does, but for versions of them."""
+    """Return the table's names for the columns of a shape, by number: the source's names, except for versions of
+    columns."""
     names = {c.number: c.name for c in shape.columns if version_of(c.number) == 1}
     now = {c.number: c.name for c in target.columns}
     numbers = {c.number for c in shape.columns}
@@ -215,7 +219,7 @@ def _names(target: Target, shape: Table) -> dict[int, str]:
 
 
 def _steps(current: Target, goal: Target, living: Sequence[Table], fresh: bool) -> Iterator[Step]:
-    """The steps from `current` to `goal`. At no time do two columns have the same name."""
+    """Yield the steps from `current` to `goal`, such that two columns never have the same name."""
     was = {c.number: c for c in current.columns}
     names = {c.number: c.name for c in current.columns}
     held = {c.name.lower() for c in current.columns}
@@ -248,7 +252,7 @@ def _steps(current: Target, goal: Target, living: Sequence[Table], fresh: bool) 
 
 
 def _is_taken_over(column: TargetColumn, current: Target, shape: Table) -> bool:
-    """Whether the column exists already: added by an older cdcflow that died before it recorded it."""
+    """Return whether the column exists already, because an older cdcflow added it and died before it recorded it."""
     if column.name.lower() not in {name.lower() for name in current.others}:
         return False
     if current.version < TARGET_VERSION:
@@ -265,9 +269,9 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def _reborn(target: Target, living: Sequence[Table]) -> Target:
-    """The same columns with the numbers that the new table of this name gave them when it began.
+    """Return the description with the numbers that the first shape of the recreated table gives columns of these names.
 
-    What it lacks gets a number below zero, which no column of the source's ever has.
+    A column that the recreated table lacks gets a number below zero, which no column of the source ever has.
     """
     shape, key = living[0], target.as_described().key
     if key != shape.key:
@@ -287,16 +291,22 @@ def _reborn(target: Target, living: Sequence[Table]) -> Target:
 
 
 def _announced_apart(target: Target) -> Target:
-    """Columns that were announced under a number which another column has are a later incarnation's. Where the rows of
-    each incarnation stay, a merge that follows one that died begins with the oldest of them again."""
+    """Return the description with new numbers for announced columns whose number an existing column has.
+
+    Such a column belongs to a later incarnation. In a mode that keeps the rows of each incarnation, a merge that
+    follows one that died begins again with the oldest incarnation.
+    """
     numbers = {c.number for c in target.columns if not c.added}
     columns = [replace(c, number=0) if c.added and c.number in numbers else c for c in target.columns]
     return replace(target, columns=_numbered_apart(target.columns, columns))
 
 
 def _detach_columns(target: Target, shape: Table) -> Target:
-    """An older cdcflow gave a column that a new table of the same name lacks a number above all others, which a later
-    column may get: take it away from where the source could."""
+    """Return the description with numbers below zero for columns that an older cdcflow numbered above all of the
+    source's.
+
+    It did so for columns that a recreated table lacks. A later column of the source could get the same number.
+    """
     greatest = max((c.number for c in shape.columns), default=0)
     named = {c.number for c in shape.columns}
     columns = [replace(c, number=0) if c.number > greatest and c.number not in named else c for c in target.columns]
@@ -304,7 +314,8 @@ def _detach_columns(target: Target, shape: Table) -> Target:
 
 
 def _numbered_apart(before: Sequence[TargetColumn], columns: Sequence[TargetColumn]) -> tuple[TargetColumn, ...]:
-    """Columns whose number is 0 get one below zero: the old one's, unless it is another's."""
+    """Return the columns with a number below zero in place of each 0: the negative of the number that the column had in
+    `before`, unless another column has that one."""
     taken = {c.number for c in columns}
     found: list[TargetColumn] = []
     for old, column in zip(before, columns, strict=True):

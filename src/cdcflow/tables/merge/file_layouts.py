@@ -1,7 +1,7 @@
-"""Which layout the files of a table get (`merge.tables.partition_by`, `sort_by`), and whether it can have it.
+"""The layout that the files of a table get (`merge.tables.partition_by`, `sort_by`), and whether the table can have it.
 
-A property of the table records the settings of its layout, with the table format's ids of their
-columns. So a column that was renamed since is still the same one, although the settings have its old name.
+A property of the table records the settings of its layout, with the table format's ids of their columns. So a column
+that was renamed since is still the same one, although the settings have its old name.
 
     settings       day(created_at)
     property       day(created_at), created_at is column 3        the table is so: nothing to do
@@ -44,7 +44,7 @@ decimals, and identity of floating-point numbers and binary values."""
 
 @dataclass(frozen=True, slots=True)
 class RecordedLayout:
-    """What a table's property records: the settings, and the format's ids of their columns."""
+    """The layout that a table's property records: the settings, and the format's ids of their columns."""
 
     layout: FileLayout = field(default_factory=FileLayout)
     ids: Mapping[str, int] = field(default_factory=dict)
@@ -100,7 +100,7 @@ def decide_layout(
     `properties` and `columns`: of the existing table, both empty for a new one.
 
     Raises:
-        CannotFollow: it cannot have it; the message names the column.
+        CannotFollow: the table cannot have the layout of the settings; the message names the column.
     """
     recorded = RecordedLayout.of(properties)
     names = {c.id: c.name for c in columns if c.name in mode.own}

@@ -1,4 +1,5 @@
-"""What a table in the warehouse will look like after a statement at its source, before anything was executed. Pure."""
+"""Foresee what a table in the warehouse will look like after a statement at its source that was not executed
+yet. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from cdcflow.tables.merge.target import Target
 
 @dataclass(frozen=True, slots=True)
 class ForeseenColumn:
-    """A column that changes. `before` and `after`: its name and type; None if it does not exist then. `is_left`: the
-    source has it no longer, and the table keeps what it has."""
+    """A column that changes. `before` and `after`: its name and type, `None` if it does not exist at that time.
+    `is_left`: the source no longer has it, and the table keeps its values."""
 
     before: tuple[str, str] | None
     after: tuple[str, str] | None
@@ -40,7 +41,8 @@ class ForeseenColumn:
 
 @dataclass(frozen=True, slots=True)
 class ForeseenTable:
-    """`before` and `after`: the table as a merge would describe it. `refusal`: why it does not follow its source."""
+    """A table before and after a change at its source. `before` and `after`: the table as a merge would describe it.
+    `refusal`: why it does not follow its source."""
 
     before: Target
     after: Target
@@ -51,10 +53,11 @@ class ForeseenTable:
 def foresee(
     shapes: Sequence[Table], after: Table, policy: TablePolicy, format_: Format, mode: ModeRules, *, is_member: bool
 ) -> ForeseenTable:
-    """What a table with these shapes so far becomes with one more. `is_member`: it has the rows of other tables, too.
+    """Return what a table that has had these shapes becomes with the further shape `after`. `is_member`: its rows share
+    a table of the warehouse with those of other captured tables.
 
     Raises:
-        CannotFollow: it cannot have the shapes that it has so far.
+        CannotFollow: the table cannot have the shapes that it has had so far.
     """
     before = evolve(None, shapes, None, format_, mode, new_versions=policy.keeps_versions).target
     try:

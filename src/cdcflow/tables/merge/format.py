@@ -1,4 +1,4 @@
-"""What a table format holds and what else its statements need. The formats are in `cdcflow.tables.formats`."""
+"""The abilities of a table format, and what else its statements need. The formats are in `cdcflow.tables.formats`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def _nothing(act: Act) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A table format, as far as statements and shapes go.
+    """A table format, as far as it matters for statements and shapes.
 
-    `name`: its word in CREATE TABLE. `properties`: a new table's. `holds`: the type that a column of this type (Spark's
-    text) gets. `widens`: whether the second type holds every value of the first exactly, and the format can change a
-    column from the one to the other in place. `needs`: properties that the table must have before an act. `wide`: the
-    properties of a new table with these columns that as many readers as possible open. `has_partitions`: cdcflow can
-    partition its tables.
+    `name`: its word in CREATE TABLE. `properties`: those of a new table. `holds`: returns the type that a column of a
+    type gets (both in Spark's text). `widens`: whether the second type holds every value of the first exactly, and the
+    format can change a column from the one to the other in place. `needs`: properties that the table must have before
+    an act. `wide`: the properties of a new table with these columns that as many readers as possible can open.
+    `has_partitions`: cdcflow can partition its tables.
     """
 
     name: str
@@ -45,7 +45,8 @@ class Format:
     has_partitions: bool = False
 
     def making(self, columns: Sequence[TargetColumn], *, wide: bool) -> Format:
-        """The format for a new table with these columns."""
+        """Return the format with the properties that a new table with these columns gets. `wide`: so that as many
+        readers as possible can open it."""
         return replace(self, properties=self.wide(columns)) if wide else self
 
 

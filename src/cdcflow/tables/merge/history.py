@@ -46,17 +46,17 @@ class RangeFacts:
     """What must be known of a range in addition to its changes.
 
     `changes`: the view that `tables.merge.reduce` describes, without truncates, key changes completed, with `n`, the
-    number of the transaction. `transactions`: a view of number `n`, position `p`, time `t` and whether it is a
-    backfill's, `k`. `standing`: the table's rows, or None if it has none; `whole`: all of them are needed, not only
+    number of the transaction. `transactions`: a view of number `n`, position `p`, time `t`, and `k`, whether it is a
+    backfill's. `standing`: the table's rows, or `None` if it has none; if `whole`, all of them are needed, not only
     those of keys in the range. `segments`: the last offset of each segment at its sealing. `has_reads`: whether a
-    backfill's rows, or deletes, may be among the changes. `truncates`: offset and transaction of the last one in each
-    transaction that has any. `moments`: a view of offset `o`, position `p` and time `t` of the truncates, of `since`
-    and of `swept`; None if none of these exists. `since`: where the latest backfill began (0 if there was none).
-    `swept`: rows without a change since this offset end (0 if no rows do). `gap`: changes were lost before the first of
-    these offsets, and the rows are known to be right since the second one (0: not yet). `made_again`: the range's
-    first offset, if the table was dropped and recreated before it. `added`: for columns that the table did not have
-    before the range, by position, the offset since which its source had it. `alone`: no two changes of a key are in
-    one transaction, and each event begins or ends a version.
+    backfill's rows, or deletes, may be among the changes. `truncates`: offset and transaction of the last truncate in
+    each transaction that has any. `moments`: a view of offset `o`, position `p` and time `t` of the truncates, of
+    `since` and of `swept`; `None` if none of these exists. `since`: where the latest backfill began (0 if there was
+    none). `swept`: rows without a change since this offset end (0 if no rows do). `gap`: changes were lost before the
+    first of these offsets, and the rows are known to be right since the second one (0: not yet). `made_again`: the
+    range's first offset, if the table was dropped and recreated before it. `added`: for each column that the table did
+    not have before the range, by position, the offset since which its source had it. `alone`: no two changes of a key
+    are in one transaction, and each event begins or ends a version.
     """
 
     changes: str
@@ -75,13 +75,16 @@ class RangeFacts:
 
     @property
     def knows_first(self) -> bool:
-        """Whether it matters that a transaction makes a row which a backfill may not have found: the version that was
-        open was gone before, also where the transaction changes or deletes what it made."""
+        """Whether the kind of each transaction's first event is needed.
+
+        A transaction may create a row that a backfill may not have found. The version that was open before had then
+        ended already, even if the same transaction also changes or deletes the row.
+        """
         return bool(self.since) and not self.alone
 
     @property
     def may_be_alone(self) -> bool:
-        """Whether each event begins or ends a version where `alone` is so."""
+        """Whether each event begins or ends a version, provided that no two changes of a key are in one transaction."""
         return not self.has_reads and not self.clearing
 
     @property
@@ -91,12 +94,14 @@ class RangeFacts:
 
     @property
     def clearing(self) -> Sequence[tuple[int, int]]:
-        """What ends every row: truncates, and the replacement of this table by a different one."""
+        """The offset and transaction of each event that ends every row: truncates, and the replacement of this table by
+        a different one."""
         return [(self.made_again, -1), *self.truncates] if self.made_again else self.truncates
 
 
 def open_rows(layout: ColumnLayout, names: OffsetNames, range_: RangeFacts) -> str | None:
-    """The open rows of the table that the range may end, confirm or continue, under the table's own names."""
+    """Return SQL for the open rows of the table that the range may end, confirm or continue, under the table's own
+    names; `None` if the table has no rows."""
     if range_.standing is None:
         return None
     is_open = f"t.{name_sql(names.end)} IS NULL"
@@ -107,20 +112,22 @@ def open_rows(layout: ColumnLayout, names: OffsetNames, range_: RangeFacts) -> s
 
 
 def crowded_transactions(layout: ColumnLayout, changes: str) -> str:
-    """A row if a transaction has more than one change of a key; no row where none has."""
+    """Return SQL that has one row if a transaction has more than one change of a key, and otherwise no row."""
     key = ", ".join(f"c{i}" for i in layout.key)
     return f"SELECT 1 FROM (SELECT count(*) AS changes FROM {changes} GROUP BY {key}, n) HAVING max(changes) > 1"
 
 
 def versions(layout: ColumnLayout, found: Sequence[Family], names: OffsetNames, range_: RangeFacts) -> str:
-    """The resulting rows. `found`: the families by what the changes leave unchanged and the open rows miss."""
+    """Return SQL for the versions that result from a range. `found`: the families, formed by the columns that changes
+    leave unchanged and those that open rows lack."""
     events = _events(layout, names, range_)
     settled = _last_events(layout, found, range_, events)
     return _rows(layout, range_, _bounds(layout, range_, settled))
 
 
 def _events(layout: ColumnLayout, names: OffsetNames, range_: RangeFacts) -> str:
-    """`f`, `p`, `t`, `x`: where a version that begins with the event began, and whether exactly there."""
+    """Return SQL for the events: the changes and the open rows. For a version that begins with the event, `f`, `p` and
+    `t` are the offset, position and time at which it began, and `x` whether it began exactly there."""
     columns = [f"c{i}" for i in range(len(layout.target.columns))]
     segment = _first_from(range_.segments, range_.segments, "c.o") if range_.has_reads else "0"
     op = "CASE WHEN c.op = 'd' AND x.k THEN 'x' ELSE c.op END" if range_.has_reads else "c.op"
@@ -145,9 +152,9 @@ def _events(layout: ColumnLayout, names: OffsetNames, range_: RangeFacts) -> str
 
 
 def _last_events(layout: ColumnLayout, found: Sequence[Family], range_: RangeFacts, events: str) -> str:
-    """The last event of each transaction. `e`: the row exists after it; `miss`: positions of the columns whose value is
-    unknown; `tr`, `tn`: offset and transaction of the first truncate after it; `h`: a read that creates no version;
-    `fo`: the kind of the transaction's first event (see `Range.knows_first`)."""
+    """Return SQL for the last event of each transaction. `e`: the row exists after it; `miss`: positions of the columns
+    whose value is unknown; `tr`, `tn`: offset and transaction of the first truncate after it; `h`: it is a read that
+    creates no version; `fo`: the kind of the transaction's first event (see `RangeFacts.knows_first`)."""
     key = ", ".join(f"c{i}" for i in layout.key)
     by_offset = f"PARTITION BY {key} ORDER BY o"
     so_far = f"OVER ({by_offset} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
@@ -198,7 +205,7 @@ def _last_events(layout: ColumnLayout, found: Sequence[Family], range_: RangeFac
 
 
 def _values(layout: ColumnLayout, found: Sequence[Family], range_: RangeFacts) -> tuple[list[str], str]:
-    """Each column's value, and the positions of those whose value is unknown."""
+    """Return SQL for the value of each column, and for the positions of the columns whose value is unknown."""
     values = {i: f"c{i}" for i in layout.key}
     absent = []
     for j, family in enumerate(found):
@@ -233,8 +240,8 @@ def _values(layout: ColumnLayout, found: Sequence[Family], range_: RangeFacts) -
 
 
 def _bounds(layout: ColumnLayout, range_: RangeFacts, settled: str) -> str:
-    """Events that begin or end a version. `lo`: offset of the key's last event; `po`: of the event before; `nh`: of the
-    next read that creates no version; `lt`: of the last event before the truncate that follows."""
+    """Return SQL for the events that begin or end a version. `lo`: offset of the key's last event; `po`: of the event
+    before; `nh`: of the next read that creates no version; `lt`: of the last event before the truncate that follows."""
     key = ", ".join(f"c{i}" for i in layout.key)
     by_offset = f"PARTITION BY {key} ORDER BY o"
     if not range_.has_reads:
@@ -258,8 +265,8 @@ def _bounds(layout: ColumnLayout, range_: RangeFacts, settled: str) -> str:
 
 
 def _rows(layout: ColumnLayout, range_: RangeFacts, bounds: str) -> str:
-    """Versions that begin, and those of the table that end or are confirmed. `eo`: where they end; `bt`: by a truncate;
-    `bs`: they were gone before `eo`."""
+    """Return SQL for the versions that begin, and for those of the table that end or are confirmed. `eo`: the offset
+    where a version ends; `bt`: whether a truncate ends it; `bs`: whether it had ended before `eo`."""
     key = ", ".join(f"c{i}" for i in layout.key)
     next_ = f"OVER (PARTITION BY {key} ORDER BY o)"
     taken = [] if range_.alone else [*_FOLLOWED, *["po"] * range_.has_reads, *["fo"] * range_.knows_first]
@@ -302,12 +309,13 @@ def _rows(layout: ColumnLayout, range_: RangeFacts, bounds: str) -> str:
 
 
 def _in_one_of(shapes: Collection[int]) -> str:
-    """Whether the event is in one of these shapes."""
+    """Return the SQL condition that the event is in one of these shapes."""
     return f"v IN ({', '.join(map(str, sorted(shapes)))})" if shapes else "false"
 
 
 def _without(late: Mapping[int, Collection[int]], missing: str) -> str:
-    """Whether nothing is missed but what the event's shape has no more. `late`: by column the shapes without it."""
+    """Return the SQL condition that no columns are missing except those that the event's shape no longer has. `late`:
+    for each column, the shapes without it. `missing`: the missing columns, in SQL."""
     if not late:
         return f"{missing} IS NULL"
     gone = ", ".join(f"CASE WHEN {_in_one_of(shapes)} THEN array({i}) ELSE array() END" for i, shapes in late.items())
@@ -315,7 +323,8 @@ def _without(late: Mapping[int, Collection[int]], missing: str) -> str:
 
 
 def _across(before: str, last: str, gap: int, until: int) -> str:
-    """Whether a version was last seen before changes were lost, and ends before its row was known to be right again."""
+    """Return the SQL condition that a version was last seen before changes were lost, and ends before its row was known
+    to be right again."""
     known = f" AND eo < {until}" if until else ""
     return f"CASE WHEN bt THEN {last} ELSE {before} END < {gap} AND eo >= {gap}{known}"
 
@@ -325,14 +334,15 @@ def _offset(number: int) -> str:
 
 
 def _column(position: int, added: int | None) -> str:
-    """A column's value. A column that was added later gave its default only to the versions that were open then."""
+    """Return SQL for a column's value. A column that was added at offset `added` gave its default only to the versions
+    that were open then."""
     value = f"c{position}"
     return value if added is None else f"CASE WHEN eo IS NULL OR eo >= {added} THEN {value} END AS {value}"
 
 
 def _first_from(points: Sequence[int], values: Sequence[int], offset: str) -> str:
-    """The value of the first of these points, which ascend, that is not before an offset; NULL if there is none. A
-    tree, so that many points cost little."""
+    """Return SQL for the value of the first of these points, which ascend, that is not before an offset; NULL if there
+    is no such point. The SQL is a binary tree, so that many points cost little."""
     if not points:
         return "NULL"
     if len(points) == 1:

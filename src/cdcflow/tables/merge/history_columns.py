@@ -1,4 +1,5 @@
-"""The two ends of a version: the columns of a history that record since when and until when a row had its values."""
+"""The two ends of a version: the columns in mode `history` that record since when and until when a row had
+its values."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OffsetNames:
-    """What the two offsets are called."""
+    """The names of the columns for the two offsets."""
 
     start: str = "_valid_from"
     end: str = "_valid_to"
@@ -18,7 +19,7 @@ AUTO_CDC = OffsetNames("__START_AT", "__END_AT")
 
 
 def columns(names: OffsetNames) -> tuple[tuple[str, str], ...]:
-    """The columns of a history in addition to the source's, with their types."""
+    """Return the columns of a table in mode `history` in addition to the source's, with their types."""
     types = (("", "bigint"), ("_position", "string"), ("_time", "timestamp"), ("_exact", "boolean"))
     start = tuple((names.start if not part else f"_valid_from{part}", type_) for part, type_ in types)
     return start + tuple((names.end if not part else f"_valid_to{part}", type_) for part, type_ in types)

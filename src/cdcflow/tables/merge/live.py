@@ -1,4 +1,4 @@
-"""The rows of a table without a MERGE: those that it has, with a range of changes folded over them. SQL, built here.
+"""SQL for the rows of a table without a MERGE: the rows that it has, with a range of changes folded over them.
 
     the table's rows, in the latest shape ──┬── with a key in the range: replaced; source of values that changes omit
                                             └── the others: retained, unless a sweep removes them
@@ -7,8 +7,8 @@
 If the table keeps deleted rows, those that a sweep or a truncate deletes are marked instead; changes that are rows
 themselves are added to the others.
 
-The result is what the MERGE of the same range would leave (`tables.merge.statement`), written as one query, so nothing
-is written and an engine that needs only some keys can look for them on both sides.
+The result is what the MERGE of the same range would leave (`tables.merge.statement`), written as one query. So nothing
+is written, and an engine that needs only some keys can look for them on both sides.
 
 The table is in its state at the cut where the range begins, so none of its rows is newer than a change.
 """
@@ -29,9 +29,9 @@ from cdcflow.tables.merge.target import Target
 
 
 def rows_after_acts(target: Target, acts: Iterable[Act], rows: str, mode: ModeRules = CURRENT) -> str:
-    """The view `rows`, whose columns are the target's and the mode's, as it would be after these acts.
+    """Return SQL for the view `rows`, whose columns are the target's and the mode's, as it would be after these acts.
 
-    `MissAlso` and `MissOnly` are the two halves of what a rename does to `_missing`: a name there becomes the new one.
+    `MissAlso` and `MissOnly` are the two halves of a rename's effect on `_missing`: the new name replaces the old one.
     """
     shown = {c.name: (name_sql(c.name), c.type) for c in target.columns}
     now = {c.name: c.name for c in target.columns}
@@ -59,8 +59,8 @@ def rows_after_acts(target: Target, acts: Iterable[Act], rows: str, mode: ModeRu
 
 
 def _missing(now: Mapping[str, str], listed: str) -> str:
-    """A row's list of missing columns, from its column `listed`, in the new names of `now`, a mapping from the old
-    names."""
+    """Return SQL for a row's list of missing columns, from its column `listed`, with the new names of the columns.
+    `now` maps old names to new ones."""
     if all(was == name for was, name in now.items()):
         return listed
     pairs = ", ".join(f"{text_sql(was)}, {text_sql(name)}" for was, name in now.items())
@@ -72,8 +72,8 @@ def _missing(now: Mapping[str, str], listed: str) -> str:
 def rows_without_changes(
     target: Target, rows: str, mode: ModeRules, *, sweep_before: int, assigned: Mapping[str, str] | None = None
 ) -> str:
-    """The rows of a table to which no change is applied, without those older than `sweep_before` (0: all rows). If the
-    table keeps deleted rows, the older ones get the values in `assigned` instead."""
+    """Return SQL for the rows of a table to which no change is applied, without those older than `sweep_before` (0: all
+    rows). If the table keeps deleted rows, the older ones get the values in `assigned` instead."""
     if mode.ended is None or not sweep_before:
         return f"SELECT {_column_list(target, 't', mode)} FROM {rows} t{_sweep_filter(sweep_before)}"
     lives = f"t.{mode.open_only}" if mode.open_only else f"NOT {is_ended('t.', mode.ending_columns)}"
@@ -89,7 +89,7 @@ def rows_without_changes(
 
 
 def nothing(target: Target, mode: ModeRules = CURRENT) -> str:
-    """No row of a table."""
+    """Return SQL for no row, with the columns of a table."""
     columns = [f"CAST(NULL AS {c.type}) AS {name_sql(c.name)}" for c in target.columns]
     columns += [f"CAST(NULL AS {type_}) AS {name_sql(name)}" for name, type_ in mode.columns]
     return f"SELECT * FROM (SELECT {', '.join(columns)}) WHERE {OFFSET} IS NOT NULL"
@@ -105,8 +105,8 @@ def rows_after_range(
     together: bool,
     doubled: bool = False,
 ) -> str:
-    """The rows after a range: the target's columns, and the mode's. `rows`: those that the table has, in the target's
-    shape; "": none. `broadcast`, `together`, `doubled`: as of `current`."""
+    """Return SQL for a table's rows after a range, with the columns of the target and the mode. `rows`: the view of the
+    rows before, in the target's shape, "" if it has no rows. `broadcast`, `together`, `doubled`: as in `current`."""
     if folding.adds_only:
         stay = f"SELECT {_column_list(target, 't', mode)} FROM {rows} t UNION ALL " if rows else ""
         return f"{stay}{folding.rows()}"
@@ -115,11 +115,13 @@ def rows_after_range(
 
 
 def current(folding: Folding, rows: str, *, broadcast: bool, together: bool, doubled: bool = False) -> str:
-    """The rows of a table that is changed by key or by count: the columns of the folding's target, `_offset` and
-    `_missing`. `rows`: those that the table has, in the target's shape. `broadcast`: each machine may have the keys of
-    the few changes. `together`: one task reduces the changes, which takes less time for few of them than
-    shuffling them by key. `doubled`: a row that is in the table more than once, which no table should have, is shown as
-    often as a merge would leave it, or twice."""
+    """Return SQL for the rows of a table that is changed by key or by count, with the columns of the folding's target,
+    `_offset` and `_missing`. `rows`: the view of the rows before, in the target's shape.
+
+    `broadcast`: the changes are few, so each machine may get their keys. `together`: one task reduces the changes,
+    which takes less time for few of them than shuffling them by key. `doubled`: a key that is in the table more than
+    once, which should never happen, is shown as often as a merge would leave it, or twice.
+    """
     if together:
         folding = replace(folding, changes=f"(SELECT /*+ COALESCE(1) */ * FROM {folding.changes})")
     if folding.empty or folding.emptied:
@@ -151,8 +153,8 @@ def _by_key(folding: Folding, rows: str, *, broadcast: bool) -> str:
 
 
 def _with_doubled(folding: Folding, rows: str, found: str) -> str:
-    """Return SQL for the rows of a range. If the table has two rows with one key, so has the result: a merge changes
-    both of them."""
+    """Return SQL for the rows of a range, in which a key has two rows if it has several in the table: a merge changes
+    each of them."""
     layout = folding.layout
     names = [name_sql(layout.target.columns[i].name) for i in layout.key]
     keys = f"(SELECT {', '.join(f'c{i}' for i in layout.key)} FROM {folding.changes})"
@@ -166,7 +168,8 @@ def _with_doubled(folding: Folding, rows: str, found: str) -> str:
 
 
 def _staying(folding: Folding) -> str:
-    """The columns of rows that the range does not touch, some of which may end all the same (`statement.Ending`)."""
+    """Return the SELECT list for rows that the range does not touch. Some of them may end all the same
+    (`statement.Ending`)."""
     layout, ending = folding.layout, folding.ending
     if not layout.ended_names or not ending.is_of_all:
         return _column_list(layout.target, "t")
@@ -182,8 +185,8 @@ def _staying(folding: Folding) -> str:
 
 
 def _counted_rows(folding: Folding, rows: str, *, broadcast: bool) -> str:
-    """Return SQL for a table's rows after a range, if the table has no key: those that the range does not change, and
-    each changed one as many times as the table has it then (see `reduce.counting`)."""
+    """Return SQL for the rows after a range of a table without a key: the rows that the range does not change, and each
+    changed one as many times as the table has it after the range (see `reduce.counting`)."""
     target = folding.layout.target
     names = [name_sql(c.name) for c in target.columns]
     columns = ", ".join(f"c{i}" for i in range(len(names)))

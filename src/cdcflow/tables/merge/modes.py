@@ -1,4 +1,4 @@
-"""What the rows of a table in the warehouse are, defined once for every engine.
+"""The modes: what the rows of a table in the warehouse are, defined once for every engine.
 
     current       one row for each row of the source
     soft_delete   these, and the deleted ones with their last values, marked by `_is_deleted`
@@ -37,13 +37,13 @@ PURGED = "_is_purged"
 class ModeRules:
     """What a mode means for shapes, positions and statements.
 
-    `columns`: the table's own, after the source's: names and types (Spark's text). `names`: the one of them that lists
-    columns whose cell in a row means nothing. `ended`: the one that is true in a deleted row; for all later changes
-    such a row does not count. `purged`: the same for a row that a purge left unmarked. `needs_key`: rows are identified
-    by a key. `keeps_changes`: the log's changes are the table's content, so that it begins where the log does, nothing
-    of it is swept, what a dropped source table had stays, and a gap in the log is refused. `variant` distinguishes
-    rules of one mode. `ends`: the names of the columns for the ends of versions. `in_turn`: each incarnation of the
-    source table is folded separately.
+    `columns`: the table's own, after the source's: names and types (Spark's text). `names`: the one among them that
+    lists the columns whose value in a row means nothing. `ended`: the one that is true in a deleted row; later changes
+    ignore such a row. `purged`: the same for a row that a purge left unmarked. `needs_key`: rows are identified by a
+    key. `keeps_changes`: the log's changes are the table's content, so the table begins where the log does, none of its
+    rows are swept, rows of a dropped source table stay, and a gap in the log is refused. `variant` distinguishes rules
+    of one mode. `ends`: the names of the columns for the ends of versions. `in_turn`: each incarnation of the source
+    table is folded separately.
     """
 
     name: Mode
@@ -64,13 +64,14 @@ class ModeRules:
 
     @property
     def open_only(self) -> str:
-        """SQL condition for a row that the source currently has, from a column of the row; "" if all rows are such."""
+        """The SQL condition, on one column of a row, that the source currently has the row; "" if the source has all
+        rows."""
         return "" if self.ends is None else f"{name_sql(self.ends.end)} IS NULL"
 
     @property
     def ending_columns(self) -> tuple[str, ...]:
-        """`ended` and `purged`, as far as the mode has them. One is true in a row that the source no longer has, or in
-        a history has a value."""
+        """The columns `ended` and `purged`, as far as the mode has them. In a row that the source no longer has, one of
+        them is true; in mode `history` it has a value."""
         return tuple(name for name in (self.ended, self.purged) if name is not None)
 
     @property
@@ -79,7 +80,8 @@ class ModeRules:
         return frozenset(name for name, _ in self.columns)
 
     def order(self, key: Sequence[str]) -> tuple[str, ...]:
-        """The columns by which a table's rows are clustered if its source has this key; empty: in order of arrival."""
+        """Return the columns by which a table's rows are clustered if its source has this key; empty if rows stay in
+        order of arrival."""
         if self.keeps_changes:
             return (OFFSET,)
         if not key:
@@ -87,7 +89,7 @@ class ModeRules:
         return (*key, self.ends.start) if self.ends is not None else tuple(key)
 
     def check(self, shape: Table) -> None:
-        """See that a table of this shape can be kept in this mode.
+        """Check that a table of this shape can have this mode.
 
         Raises:
             CannotFollow: it cannot.
@@ -134,16 +136,16 @@ _KNOWN = {rules.property_value: rules for rules in _ALL}
 
 
 def mode_of_properties(properties: Mapping[str, str]) -> ModeRules | None:
-    """The mode of a table with these properties; None: this cdcflow does not know it."""
+    """Return the mode of a table with these properties; `None` if this cdcflow does not know it."""
     return _KNOWN.get(properties.get(MODE_PROPERTY, CURRENT.name))
 
 
 def decide_mode(table: TableId, properties: Mapping[str, str] | None, policy: TablePolicy) -> ModeRules:
-    """The mode of a table. `properties`: those of the existing table (None if it does not exist); `policy`: what the
-    settings have for it.
+    """Return the mode of a table. `properties`: those of the existing table (`None` if it does not exist); `policy`:
+    the table's settings.
 
     Raises:
-        CannotFollow: the settings have another mode than the table, or this cdcflow does not know the table's mode.
+        CannotFollow: the settings have a different mode than the table, or this cdcflow does not know the table's mode.
     """
     there = None if properties is None else properties.get(MODE_PROPERTY, CURRENT.name)
     asked = _requested_value(there, policy)
@@ -165,7 +167,8 @@ def decide_mode(table: TableId, properties: Mapping[str, str] | None, policy: Ta
 
 
 def _requested_value(there: str | None, policy: TablePolicy) -> str | None:
-    """The mode requested by the settings, as a property's value. What they do not set is kept as in the table."""
+    """Return the mode that the settings request, as a property's value. Where they set nothing, it is that of the table
+    (`there`)."""
     wanted, columns = policy.mode, policy.history_columns
     plain, keeping = SOFT_DELETE.property_value, SOFT_DELETE_KEEPING.property_value
     if wanted == "soft_delete" or (wanted is None and there in (plain, keeping)):
@@ -182,7 +185,7 @@ def _words(said: str | None) -> str:
 
 
 def _setting(table: TableId, said: str) -> str:
-    """The setting that gives one table a mode."""
+    """Return the setting that gives one table a mode, as an operator would write it."""
     spelled = {
         HISTORY_AUTO_CDC.property_value: "history, history_columns: auto_cdc",
         SOFT_DELETE.property_value: "soft_delete, purges: {}",

@@ -1,8 +1,8 @@
-"""Key changes whose insert left columns unchanged: the source of their values. SQL, built here as text.
+"""Complete key changes whose insert left columns unchanged: find the source of these values. SQL, built here as text.
 
-The log splits a key change into `d` of the old key and, directly after it, `c` of the new one with `_before`. What
-that `c` left unchanged is in the old key's row at that point. In a range the old key may itself have got
-its row by such a change, so the value is found by following parents:
+The log splits a key change into `d` of the old key and, directly after it, `c` of the new one with `_before`. The old
+key's row at that point has the values that this `c` left unchanged. In a range the old key may itself have got its row
+by such a change, so the value is found by following parents:
 
     offset  10 u k=1 a        life of k=1 from the table; a from 10
             11 d k=1
@@ -11,10 +11,10 @@ its row by such a change, so the value is found by following parents:
             14 c k=3 before 2 unchanged a, doc      parent: the move at 12
 
 A *life* of a key is the range between two of its barriers (c, r, d, and a truncate of the table). Each move refers to
-the life that its own `d` ended; a life that began before the range is the table's row, one that began with a move has
-that move as parent, any other began with nothing. Parents are followed by doubling (in each round every move copies
-what its parent knows and its parent's parent), so a chain of n moves takes log2(n) rounds. A key used repeatedly (a
-swap through a temporary key) has one life each time.
+the life that its own `d` ended. If that life began before the range, its values are in the table's row; if it began
+with a move, that move is the parent; otherwise it began with nothing. Parents are followed by doubling (in each round
+every move copies what its parent knows and its parent's parent), so a chain of n moves takes log2(n) rounds. A key used
+repeatedly (a swap through a temporary key) has one life each time.
 """
 
 # ruff: noqa: S608 - SQL is built here; every name from outside goes through name_sql, every text through text_sql
@@ -28,7 +28,7 @@ from cdcflow.tables.merge.reduce import ColumnLayout, update_in_sql
 
 
 def moves(layout: ColumnLayout, changes: str) -> str:
-    """The moves that need values: `o`, `m`, and the old key `b<i>`."""
+    """Return SQL for the moves that need values: `o`, `m`, and the old key `b<i>`."""
     before = ", ".join(f"b{i}" for i in layout.key)
     moved = f"b{layout.key[0]} IS NOT NULL"
     return f"SELECT o, m, {before} FROM {changes} WHERE op = 'c' AND {moved} AND m IS NOT NULL"
@@ -43,10 +43,10 @@ def lives(
     *,
     by_offset: bool = False,
 ) -> str:
-    """Per life of a moved key: the key `c<i>`, the offset `life` where it began (NULL: before the range), and per
-    column `h<i>` (sent during this life), `x<i>` (its latest value) and `d<i>` (updated while there was no such
-    column). `truncates`: offsets of those in the range, ascending, whose rows the view does not have. `by_offset`: see
-    `reduce.reduction`."""
+    """Return SQL with a row per life of a moved key: the key `c<i>`, the offset `life` where it began (NULL: before the
+    range), and per column `h<i>` (sent during this life), `x<i>` (its latest value) and `d<i>` (updated while the
+    column did not exist). `truncates`: the offsets of truncates in the range, ascending; the view does not have their
+    rows. `by_offset`: see `reduce.reduction`."""
     key = [f"c{i}" for i in layout.key]
     same = " AND ".join(f"c.c{i} <=> m.b{i}" for i in layout.key)
     began = _began("CURRENT ROW", key, truncates)
@@ -70,8 +70,8 @@ def lives(
 
 
 def ended_lives(layout: ColumnLayout, changes: str, moved: str, truncates: Sequence[int] = ()) -> str:
-    """Per move: `o`, `m`, the old key, and the offset `life` at which the life that it ended had begun. `truncates`:
-    as of `lives`."""
+    """Return SQL with a row per move: `o`, `m`, the old key, and the offset `life` at which the life that the move
+    ended had begun. `truncates`: as in `lives`."""
     key = [f"c{i}" for i in layout.key]
     same = " AND ".join(f"c.c{i} <=> m.b{i}" for i in layout.key)
     rows = (
@@ -85,9 +85,10 @@ def ended_lives(layout: ColumnLayout, changes: str, moved: str, truncates: Seque
 def first_round(
     layout: ColumnLayout, columns: Collection[int], ended_view: str, lives_view: str, table: str | None
 ) -> str:
-    """What each move knows at once: from its life, and from the table if that life began before the range.
+    """Return SQL for the values that each move has without its parent: from the life that it ended, and from the table
+    if that life began before the range.
 
-    Result: `o`, `m`, `parent` (offset; NULL if it has none), per column `h<i>` and `x<i>`. `table` is None if it was
+    Result: `o`, `m`, `parent` (offset; NULL if it has none), per column `h<i>` and `x<i>`. `table` is `None` if it was
     emptied.
     """
     same_life = " AND ".join(f"l.c{i} <=> e.c{i}" for i in layout.key)
@@ -113,7 +114,7 @@ def first_round(
 
 
 def next_round(columns: Collection[int], view: str) -> str:
-    """Every move copies what its parent knows, and its parent's parent."""
+    """Return SQL in which every move has also copied the values that its parent knows, and its parent's parent."""
     parts = []
     for i in columns:
         parts.append(f"(s.h{i} OR coalesce(p.h{i}, false)) AS h{i}")
@@ -122,7 +123,8 @@ def next_round(columns: Collection[int], view: str) -> str:
 
 
 def changes_with_moves(layout: ColumnLayout, columns: Collection[int], changes: str, known: str) -> str:
-    """The view of changes with the moves' values filled in; columns that remain unchanged there are missing."""
+    """Return SQL for the view of changes with the moves' values filled in. Columns that are still unchanged after that
+    are missing."""
     filled = ", ".join(f"CASE WHEN r.h{i} THEN array({i}) ELSE array() END" for i in columns)
     left = f"array_except(c.m, concat({filled}))"
     parts = ["c.o", "c.op", "c.v", f"CASE WHEN r.o IS NULL THEN c.m WHEN size({left}) > 0 THEN {left} END AS m"]
@@ -136,15 +138,16 @@ def changes_with_moves(layout: ColumnLayout, columns: Collection[int], changes: 
 
 
 def _began(last: str, key: Collection[str], truncates: Sequence[int]) -> str:
-    """The latest barrier of the same key up to `last`, or of all keys."""
+    """Return SQL for the offset of the latest barrier up to `last`, of the same key or of all keys."""
     frame = f"ROWS BETWEEN UNBOUNDED PRECEDING AND {last}"
     own = f"max(CASE WHEN op IN ('c', 'r', 'd') THEN o END) OVER (PARTITION BY {', '.join(key)} ORDER BY o {frame})"
     return emptied_or(own, truncates)
 
 
 def emptied_or(barrier: str, truncates: Sequence[int]) -> str:
-    """The later of a key's barrier (NULL if it has none) and the truncates up to `o`. At the offset of a truncate there
-    is no row, except for the first row of a recreated table, which has nothing of the old table's."""
+    """Return SQL for the later one of a key's barrier (NULL if it has none) and the latest truncate up to `o`. No row
+    has the offset of a truncate, except for the first row of a recreated table, which has nothing of the old table's.
+    """
     if not truncates:
         return barrier
     emptied = " ".join(f"WHEN o >= {offset} THEN {offset}" for offset in sorted(truncates, reverse=True))

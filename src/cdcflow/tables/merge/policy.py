@@ -1,4 +1,4 @@
-"""What operators decide about a table in the warehouse: what its rows are, and how it follows its source."""
+"""The decisions of operators about a table in the warehouse: what its rows are, and how it follows its source."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ Readable = Literal["fast", "wide"]
 class TablePolicy:
     """The policy of one table. Every field has the default for a table without settings.
 
-    `mode`: None keeps an existing table's mode, and creates a new one as `current`. `history_columns`: the same.
-    `partition_by` and `sort_by`: None keeps what an existing table has, and creates a new one without. Where deleted
-    rows stay, the origins of transactions whose deletes remove rows all the same (`purge_origins`), or leave them
-    unmarked (`kept_purges`).
+    `mode`: `None` keeps an existing table's mode, and creates a new table as `current`. `history_columns`: `None` keeps
+    those of an existing table. `partition_by` and `sort_by`: `None` keeps those of an existing table, and creates a new
+    table without. For modes that keep deleted rows: `purge_origins` are the origins of transactions whose deletes
+    remove rows all the same, `kept_purges` those whose deletes leave rows unmarked.
     """
 
     mode: Mode | None = None
@@ -54,7 +54,7 @@ class TablePolicy:
 
     @property
     def keeps_versions(self) -> bool:
-        """Whether a column may stay next to one of its new type."""
+        """Whether a column may stay next to its version with a new type."""
         return self.incompatible == "new_column"
 
 
@@ -64,8 +64,9 @@ UNSAID = TablePolicy()
 
 @dataclass(frozen=True, slots=True)
 class DerivedQuery:
-    """How a derived table is computed from others: the query, and which columns of its result identify a row. Or,
-    without `sql`, the function `transform` of the rows of the table `of`; `version` changes with what it gives."""
+    """How a derived table is computed from others: by the query `sql`, or by the function `transform` of the rows of
+    the table `of`. `key`: the columns of the result that identify a row. `version` changes whenever the function's
+    results may."""
 
     key: tuple[str, ...]
     sql: str = ""
@@ -75,15 +76,15 @@ class DerivedQuery:
 
     @property
     def text(self) -> str:
-        """What determines the table's rows, apart from the rows of its inputs."""
+        """A text of everything that determines the table's rows apart from the rows of its inputs."""
         return json.dumps(["transform", self.of, self.transform, self.version]) if self.transform else self.sql
 
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """Every table's policy: its own, or the one for all others. Tables are identified by name (`schema.name`).
-    `routes`: which table of the warehouse gets the rows of a captured one. `derived`: the tables that are computed from
-    others. `contracts`: by the same names as `each`, and independent of it."""
+    """Every table's policy: its own, or the common one. Tables are identified by name (`schema.name`). `routes`: which
+    table of the warehouse gets the rows of a captured one. `derived`: the tables that are computed from others.
+    `contracts`: by the same names as `each`, and independent of it."""
 
     others: TablePolicy = UNSAID
     each: Mapping[str, TablePolicy] = field(default_factory=dict)
@@ -92,7 +93,8 @@ class Policies:
     contracts: Mapping[str, Contract] = field(default_factory=dict)
 
     def of(self, table: str) -> TablePolicy:
-        """The policy of a captured table: under its own name, or that of the table that gets its rows."""
+        """Return the policy of a captured table: the one under its own name, or that of the table that gets
+        its rows."""
         routed = self.routes.find(table) if self.routes else None
         names = (table,) if routed is None else (table, str(routed.table))
         found = next((self.each[name] for name in names if name in self.each), self.others)

@@ -1,4 +1,4 @@
-"""Many changes of a key become one: the values at the latest offset, column by column. SQL, built here as text.
+"""Reduce many changes of a key to one: the values at the latest offset, column by column. SQL, built here as text.
 
 A change sends some columns and leaves others unchanged. Columns that are always sent together in the range that is
 merged are a *family*; one hash aggregate per family finds the latest change that sent it:
@@ -11,8 +11,8 @@ merged are a *family*; one hash aggregate per family finds the latest change tha
 
 A barrier is a change that ends the row before it: c, r and d. A family counts only if it was sent at or after the
 latest barrier. With a barrier the result is `whole`: it replaces the table's row. Without one (only updates in the
-range) families that were not sent keep the table's values. Columns that a change at or after the barrier left
-unchanged and that none sent are *missing*.
+range) families that were not sent keep the table's values. Columns that a change at or after the barrier left unchanged
+and that none sent are *missing*.
 
 The input is one view of changes with only cdcflow's names, so that no column name can clash or break out of its quotes:
 
@@ -20,8 +20,8 @@ The input is one view of changes with only cdcflow's names, so that no column na
     op string      c u d r           c0, c1  the table's columns, by position in the layout
     v  int         shape             b0, …   the old key of a key change, by position
 
-The result has the key columns `c<i>`, the others too, `o`, `gone` (the row ends), `whole`, `f<j>` (family j was
-sent), `sent` and `miss` (arrays of column names; `miss` is NULL if no column is missing).
+The result has the key columns `c<i>`, the others too, `o`, `gone` (the row ends), `whole`, `f<j>` (family j was sent),
+`sent` and `miss` (arrays of column names; `miss` is NULL if no column is missing).
 """
 
 # ruff: noqa: S608 - SQL is built here; every name from outside goes through name_sql, every text through text_sql
@@ -50,8 +50,8 @@ OURS = 0
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Columns (positions in the layout, key aside) that travel together. `lacking`: shapes that do not have them;
-    `early`: those of them that do not have them yet; `masked`: whether changes may leave them unchanged."""
+    """Columns (positions in the layout, without the key) that are always sent together. `lacking`: the shapes that do
+    not have them; `early`: those shapes that do not have them yet; `masked`: changes may leave them unchanged."""
 
     columns: tuple[int, ...]
     lacking: frozenset[int]
@@ -64,25 +64,26 @@ class Family:
 
     @property
     def late(self) -> frozenset[int]:
-        """The shapes whose source has dropped them."""
+        """The shapes that no longer have the columns because the source has dropped them."""
         return self.lacking - self.early
 
     def unchanged_sql(self) -> str:
-        """Whether the change left this family, a masked one, unchanged."""
+        """Return the SQL condition that the change left this family, a masked one, unchanged."""
         return f"coalesce(array_contains(m, {self.columns[0]}), false)"
 
     def without_sql(self) -> str:
-        """Whether the change is an update in a shape without this family, and so does not change it."""
+        """Return the SQL condition that the change is an update in a shape without this family, and so does not change
+        it."""
         return update_in_sql(self.lacking)
 
     def older_sql(self) -> str:
-        """Whether the change is an update in a shape that does not have this family yet: the row existed before the
-        columns did, and got their defaults, unless the table has the row with other values."""
+        """Return the SQL condition that the change is an update in a shape that does not have this family yet. The row
+        existed before the columns did, and got their defaults, unless the table has the row with other values."""
         return update_in_sql(self.early)
 
     def sent_sql(self) -> str:
-        """Whether the change, if it is not a delete, sent this family. A c or r in a shape without it has the default,
-        as the projection wrote it."""
+        """Return the SQL condition that the change is not a delete and sent this family. A c or r in a shape without
+        the family counts as sending the default, which the projection wrote."""
         parts = ["op <> 'd'"]
         if self.lacking:
             parts.append(f"NOT ({self.without_sql()})")
@@ -97,11 +98,13 @@ class ColumnLayout:
     its spans (`cdcflow.tables.job.spans`): a shape that returned after another is listed twice, under two numbers.
 
     `numbered`: the shapes with the numbers that their columns have in the table; if empty, they have the source's.
-    `ended`: the position of the column of cdcflow that is true in a deleted row: later changes take no value from such
-    a row. `purged`: that of the one that is true in a row that a purge left unmarked; it counts as deleted. `stamped`:
-    the view of changes also has `n` and `ts`, number and commit time of the transaction. `constants`: columns of the
-    key, with the values that they have in all changes; the table may have rows with other values, to which the changes
-    do not apply. `purges`: with `ended`, a delete that is still one in the view of changes removes the row."""
+    `ended`: the position of cdcflow's column that is true in a deleted row; later changes take no value from such a
+    row. `purged`: the position of the column that is true in a row that a purge left unmarked; such a row counts as
+    deleted. `stamped`: the view of changes also has `n` and `ts`, number and commit time of the transaction.
+    `constants`: columns of the key, with the values that they have in all changes; the table may have rows with other
+    values, to which the changes do not apply. `purges`: with `ended`, a delete that is still one in the view of changes
+    removes the row.
+    """
 
     target: Target
     shapes: tuple[Table, ...]
@@ -119,14 +122,15 @@ class ColumnLayout:
         return cls(evolution.target, living, evolution.defaults, evolution.numbered)
 
     def ending_by(self, names: Sequence[str]) -> ColumnLayout:
-        """The same with columns of cdcflow at the end, `ended` and, if there are two names, `purged`."""
+        """Return the layout with columns of cdcflow added at the end: `ended` and, if there are two names, `purged`."""
         count = len(self.target.columns)
         added = tuple(TargetColumn(name, OURS, "boolean") for name in names)
         target = replace(self.target, columns=(*self.target.columns, *added))
         return replace(self, target=target, ended=count, purged=count + 1 if len(names) > 1 else None)
 
     def with_constants(self, constants: Mapping[str, str]) -> ColumnLayout:
-        """The same with more columns in the key, after the source's, which have these values in every change."""
+        """Return the layout with more columns in the key, after the source's, which have these values in
+        every change."""
         if not constants:
             return self
         columns = tuple(TargetColumn(name, OURS, "string") for name in constants)
@@ -140,7 +144,7 @@ class ColumnLayout:
 
     @property
     def ended_names(self) -> tuple[str, ...]:
-        """Their names."""
+        """The names of the columns at `ending_positions`."""
         return tuple(self.target.columns[i].name for i in self.ending_positions)
 
     @property
@@ -159,16 +163,20 @@ class ColumnLayout:
         return f"CAST({self.defaults.get(column.number, 'NULL')} AS {column.type})"
 
     def lacking(self, position: int) -> frozenset[int]:
-        """Numbers of the shapes that do not have this column. cdcflow's own columns are in every change."""
+        """Return the numbers of the shapes that do not have this column. cdcflow's own columns are in every change."""
         number = self.target.columns[position].number
         if number == OURS:
             return frozenset()
         return frozenset(v for v, s in enumerate(self.numbered) if all(c.number != number for c in s.columns))
 
     def early(self, position: int) -> frozenset[int]:
-        """Return those of `lacking` that precede a shape with the column: rows that existed got its default. After the
-        last shape with it, the column was dropped. Where another version of it took the values (`column_versions`),
-        only a later version counts as added: it has no default, and rows that existed have NULL in it."""
+        """Return the numbers of the shapes that do not have this column yet, so that rows which existed got its
+        default.
+
+        These are the shapes of `lacking` before the last shape with the column; after that one, the column was dropped.
+        Where another version of the column took the values (`column_versions`), only a later version counts as added:
+        it has no default, and is NULL in rows that existed.
+        """
         number, lacking = self.target.columns[position].number, self.lacking(position)
         last = max(set(range(len(self.shapes))) - lacking, default=-1)
         is_later = version_of(number) > 1
@@ -180,13 +188,14 @@ class ColumnLayout:
 
 
 def only_with(constants: Mapping[str, str], of: str = "") -> str:
-    """The condition on a row that it has these values in these columns, in SQL; "" if there are none. `of` names the
-    row."""
+    """Return the SQL condition that a row has these values in these columns; "" if there are none. `of`
+    names the row."""
     return " AND ".join(f"{of}{name_sql(name)} = {text_sql(value)}" for name, value in constants.items())
 
 
 def read_schema(shape: Table, *, moved: bool) -> str:
-    """The schema to read a shape's Parquet files with (DDL), so that Spark need not inspect them first."""
+    """Return the schema (DDL) with which a shape's Parquet files are read, so that Spark need not inspect the files
+    first."""
     parts = [f"{OFFSET} bigint", f"{OP} string", f"{UNCHANGED} array<string>"]
     parts += [f"{TRANSACTION} bigint", f"{COMMIT_TS} timestamp"]
     parts += [f"{name_sql(c.name)} {stored_type(c.type.arrow).read}" for c in shape.columns]
@@ -198,9 +207,9 @@ def read_schema(shape: Table, *, moved: bool) -> str:
 
 
 def projection(layout: ColumnLayout, number: int, *, moved: bool) -> list[str]:
-    """Select expressions that bring rows of shape `number` into the view of changes.
+    """Return SELECT expressions that bring rows of shape `number` into the view of changes.
 
-    A column that the shape does not have yet holds its default, one that it no longer has is NULL.
+    A column that the shape does not have yet gets its default, one that it no longer has is NULL.
     """
     shape = layout.numbered[number]
     found = {c.number: c for c in shape.columns}
@@ -235,7 +244,8 @@ def projection(layout: ColumnLayout, number: int, *, moved: bool) -> list[str]:
 
 
 def families(layout: ColumnLayout, masks: Collection[Mask]) -> tuple[Family, ...]:
-    """The columns, except the key, grouped into families by the masks and shapes that lack them."""
+    """Return the columns, except the key, grouped into families: columns that the same masks and the same
+    shapes lack."""
     ordered = sorted(masks, key=sorted)
     found: dict[tuple[tuple[bool, ...], frozenset[int]], list[int]] = {}
     for i in layout.others:
@@ -247,7 +257,7 @@ def families(layout: ColumnLayout, masks: Collection[Mask]) -> tuple[Family, ...
 
 
 def update_in_sql(shapes: Collection[int]) -> str:
-    """Whether a change is an update in one of these shapes."""
+    """Return the SQL condition that a change is an update in one of these shapes."""
     return f"op = 'u' AND v IN ({', '.join(map(str, sorted(shapes)))})" if shapes else "false"
 
 
@@ -260,11 +270,11 @@ def reduction(
     sweep_before: int,
     by_offset: bool = False,
 ) -> str:
-    """One row per key from the view `changes`.
+    """Return SQL for one row per key from the view `changes`.
 
     `emptied`: the table's rows from before the range no longer exist (truncate, new incarnation), so every result is
-    whole. A result older than offset `sweep_before` is gone too; if the table keeps deleted rows, it is one of them.
-    `by_offset`: the aggregates return offsets only, and the values at these are joined (see
+    whole. A result older than offset `sweep_before` is gone too; if the table keeps deleted rows, it is marked as
+    deleted. `by_offset`: the aggregates return offsets only, and the values at these are joined (see
     `cdcflow.tables.port.SqlSession.takes_by_offset`).
     """
     exact = {i for i in layout.key if has_two_zeros(layout.target.columns[i].type)}
@@ -308,17 +318,19 @@ def reduction(
 
 
 def _swept_sql(layout: ColumnLayout, values: str, sweep_before: int) -> str:
-    """Whether the latest change, with these values, is older than offset `sweep_before`, and did not purge its row."""
+    """Return the SQL condition that the latest change, with these values, is older than offset `sweep_before` and did
+    not purge its row."""
     return f"o < {sweep_before}" + ("" if layout.purged is None else f" AND NOT {values}.c{layout.purged}")
 
 
 def _purged_sql(layout: ColumnLayout) -> str:
-    """Whether the latest change removes a row of a table that keeps deleted rows."""
+    """Return the SQL condition that the latest change removes a row of a table that keeps deleted rows."""
     return "(op = 'd')" if layout.purges else "false"
 
 
 def _aggregate(layout: ColumnLayout, found: Sequence[Family], changes: str, exact: Sequence[int]) -> str:
-    """Per key the offsets that count, and as `s<j>` the values of family j in the latest change that sent it."""
+    """Return SQL with, per key, the offsets that count, and as `s<j>` the values of family j in the latest change that
+    sent it."""
     values = ["max_by(op, o) AS op", *(f"max_by(c{i}, o) AS k{i}" for i in exact)]
     for j, family in enumerate(found):
         only = "" if family.always else f" FILTER (WHERE {family.sent_sql()})"
@@ -327,7 +339,8 @@ def _aggregate(layout: ColumnLayout, found: Sequence[Family], changes: str, exac
 
 
 def _join_values(layout: ColumnLayout, found: Sequence[Family], changes: str, exact: Sequence[int]) -> str:
-    """The same, with every value exactly as in the change, unaltered by an aggregate function."""
+    """Return SQL for the same as `_aggregate`, with every value exactly as in the change, unaltered by an aggregate
+    function."""
     key = [f"c{i}" for i in layout.key]
     same = "".join(f" AND x.{c} = g.{c}" for c in key)
     newest = ["op", *(f"c{i} AS k{i}" for i in exact)]
@@ -343,8 +356,9 @@ def _join_values(layout: ColumnLayout, found: Sequence[Family], changes: str, ex
 
 
 def _group_by_key(layout: ColumnLayout, found: Sequence[Family], changes: str, values: Sequence[str]) -> str:
-    """Per key: `o`, the latest offset; `b`, that of the latest barrier; of each family that not every change sends, as
-    `o<j>`, `u<j>` and `l<j>` those of the latest change that sent it, left it unchanged, was too early for it."""
+    """Return SQL with, per key, the offsets `o` of the latest change and `b` of the latest barrier. For each family
+    that not every change sends, it also has `o<j>`, `u<j>` and `l<j>`: the offsets of the latest change that sent it,
+    that left it unchanged, and that was too early for it."""
     key = [f"c{i}" for i in layout.key]
     parts = [*key, "max(o) AS o"]
     if not all(f.always for f in found):
@@ -364,10 +378,10 @@ def _struct_of(family: Family) -> str:
 
 
 def counting(layout: ColumnLayout, changes: str) -> str:
-    """For a table without a key: per distinct row how its count changes, from the view `changes`.
+    """Return SQL with, per distinct row of a table without a key, how its count changes, from the view `changes`.
 
     Result: the columns `c<i>`, `o`, `total` (inserts minus deletes) and `lowest` (the minimum of the running total, at
-    most 0): a row that existed n times then exists greatest(n, -lowest) + total times, because a delete of a row that
+    most 0). A row that existed n times then exists greatest(n, -lowest) + total times, because a delete of a row that
     does not exist does nothing.
     """
     columns = ", ".join(f"c{i}" for i in range(len(layout.target.columns)))

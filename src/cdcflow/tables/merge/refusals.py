@@ -8,13 +8,14 @@ from cdcflow.tables.merge.target import TargetColumn
 
 
 class CannotFollow(ConfigurationError):
-    """A table cannot take the next rows. The other tables can be merged without it."""
+    """The error for a table that cannot take the next rows. The other tables can be merged without it."""
 
     section = "table-not-followed"
 
 
 def cannot(shape: Table, why: str, *, may_be_versioned: bool = False) -> CannotFollow:
-    """`may_be_versioned`: it is about a column that may get a version of another type."""
+    """Return the error for a shape that a table cannot follow. `may_be_versioned`: the reason is a column that may get
+    a version of a different type."""
     other = f"; or set {setting(shape.id, 'incompatible')} to new_column and run `cdcflow merge`"
     return CannotFollow(
         f"table {shape.id} cannot be merged further: {why}",
@@ -23,7 +24,8 @@ def cannot(shape: Table, why: str, *, may_be_versioned: bool = False) -> CannotF
 
 
 def against_policy(table: TableId, changes: str, policy: str) -> CannotFollow:
-    """The source changed a table in a way that it is not to follow. `changes`: what, by column."""
+    """Return the error for a table whose source changed it in a way that its policy forbids. `changes`: a text that
+    names the changes by column."""
     return CannotFollow(
         f"table {table} does not follow its source: {changes}, and its merge.tables.evolve is {policy}",
         remedy=f"set {setting(table, 'evolve')} to evolve and run `cdcflow merge`; then it may be {policy} again",
@@ -31,7 +33,7 @@ def against_policy(table: TableId, changes: str, policy: str) -> CannotFollow:
 
 
 def setting(table: TableId, name: str) -> str:
-    """The path of a setting of one table's."""
+    """Return the path of a setting of one table."""
     return f"merge.tables.each.'{table}'.{name}"
 
 
@@ -44,7 +46,7 @@ def in_the_way(shape: Table, column: TargetColumn) -> CannotFollow:
 
 
 def kept_name(table: TableId, column: str, kept_by: str) -> CannotFollow:
-    """`kept_by`: the component that reserves the name."""
+    """Return the error for a column whose name is reserved. `kept_by`: the component that reserves the name."""
     return CannotFollow(
         f"table {table} cannot be merged: its column {column} has a name that {kept_by} keeps for itself",
         remedy=f"rename the column at the source, then run `cdcflow backfill {word(table)}` and `cdcflow merge`",
@@ -60,12 +62,12 @@ def column_gone(table: TableId, column: TargetColumn) -> CannotFollow:
 
 
 def member_refused(table: TableId, target: TableId, why: str, remedy: str) -> CannotFollow:
-    """The rows of a table cannot be merged into one that several share, or no longer."""
+    """Return the error for a table whose rows cannot, or can no longer, be merged into a table that several share."""
     return CannotFollow(f"table {table} cannot be merged into {target}: {why}", remedy=remedy)
 
 
 def rebuilt(table: TableId | str) -> str:
-    """What to do with a current-state table that cannot be used further."""
+    """Return the remedy for a current-state table that can no longer be used."""
     return (
         f"move the table's folder away in the warehouse, then run `cdcflow backfill {word(table)}` and `cdcflow merge`"
     )

@@ -3,9 +3,9 @@
     reduced ──join── the table, its keys first ──▶ going    file and number of each row that a change is about
        └───────────────── going ──join──────────▶ coming    whole rows, as the table will have them
 
-For formats that mark rows as deleted in place, and commit marks and new rows at once. A MERGE statement reads the
-table once to find the files, once to find the rows, and once for their values; here it is read once, and of its columns
-only those that the changes do not contain themselves.
+They are for formats that mark rows as deleted in place, and commit marks and new rows at once. A MERGE statement reads
+the table once to find the files, once to find the rows, and once for their values. Here it is read once, and only the
+columns that the changes do not contain themselves.
 
 `going` has the key `c<i>`, `_cdcflow_file`, `_cdcflow_row`, `newer` (the table's row is newer than the change, which
 must then do nothing), and `v<i>` and `missing`: the row's values of the columns that not every change sends.
@@ -27,12 +27,12 @@ FILE, ROW = "_cdcflow_file", "_cdcflow_row"
 
 
 def needs_values(found: Sequence[Family]) -> bool:
-    """Whether the new rows contain values of the removed ones."""
+    """Return whether the new rows contain values of the removed ones."""
     return not all(family.always for family in found)
 
 
 def table_columns(target: Target, found: Sequence[Family], ended: Sequence[int] = ()) -> list[str]:
-    """The columns of the table that `going` reads, `FILE` and `ROW` aside."""
+    """Return the columns of the table that `going` reads, without `FILE` and `ROW`."""
     read = [*target.key_positions, *_columns_to_read(found, ended)]
     return [*(target.columns[i].name for i in read), OFFSET, *([MISSING] if needs_values(found) else [])]
 
@@ -47,8 +47,8 @@ def going(
     broadcast: bool,
     ended: Sequence[int] = (),
 ) -> str:
-    """The rows of the view `rows` whose key is in the view `reduced`. `broadcast`: the latter is small. `ended`: see
-    `reduce.ColumnLayout.ending_positions`."""
+    """Return SQL for the rows of the view `rows` whose key is in the view `reduced`. `broadcast`: the view `reduced` is
+    small. `ended`: see `reduce.ColumnLayout.ending_positions`."""
     names = [name_sql(c.name) for c in target.columns]
     key = target.key_positions
     columns = [f"s.c{i}" for i in key]
@@ -63,8 +63,8 @@ def going(
 
 
 def coming(target: Target, found: Sequence[Family], reduced: str, gone: str, ended: Sequence[int] = ()) -> str:
-    """The new rows, under the names of the table's columns. `gone`: the view of `going`'s rows, none of which is newer
-    than its change; it is read only if values of it are needed."""
+    """Return SQL for the new rows, under the names of the table's columns. `gone`: the view of `going`'s rows, none of
+    them newer than its change; it is read only if values of it are needed."""
     if not needs_values(found):
         return rows_reduced(target, reduced)
     family_of = {i: j for j, family in enumerate(found) for i in family.columns}
@@ -84,7 +84,8 @@ def coming(target: Target, found: Sequence[Family], reduced: str, gone: str, end
 
 
 def matched_rows(replaced: Replaced, rows: str, *, limits: Bounds | None, broadcast: bool) -> str:
-    """File and number of the rows of the view `rows` that are replaced. `limits`: of the first of the key's columns."""
+    """Return SQL for the file and number of those rows of the view `rows` that are replaced. `limits`: bounds of the
+    first column of the key."""
     same = " AND ".join(f"t.{name_sql(name)} = s.{column}" for name, column in replaced.key.items())
     within = f" WHERE {limits.within(f't.{name_sql(next(iter(replaced.key)))}')}" if limits is not None else ""
     hint = "/*+ BROADCAST(s) */ " if broadcast else ""
@@ -92,11 +93,11 @@ def matched_rows(replaced: Replaced, rows: str, *, limits: Bounds | None, broadc
 
 
 def removal(table: str, key: Mapping[str, str], keys: str, *, limits: Bounds | None, broadcast: bool) -> str:
-    """The statement that removes the rows whose key is in the query `keys`. `key`: names of the table's columns, each
-    with the name of the column there.
+    """Return the statement that removes the rows whose key is in the query `keys`. `key`: maps the key columns of the
+    table to those of the query.
 
-    Nothing is added, so it is an inner join: the table's rows are not moved, and of them only the key is read. A MERGE
-    that also adds rows shuffles whole rows of the table, because the join must also return rows without a match.
+    Nothing is added, so it is an inner join: the table's rows are not moved, and only their key is read. A MERGE that
+    also adds rows shuffles whole rows of the table, because the join must also return rows without a match.
     """
     names = [name_sql(name) for name in key]
     same = [f"t.{name} = s.{column}" for name, column in zip(names, key.values(), strict=True)]
@@ -108,6 +109,6 @@ def removal(table: str, key: Mapping[str, str], keys: str, *, limits: Bounds | N
 
 
 def _columns_to_read(found: Sequence[Family], ended: Sequence[int]) -> list[int]:
-    """The columns that are read of the removed rows, except their key."""
+    """Return the positions of the columns, except the key, that are read of the removed rows."""
     kept = [i for family in found if not family.always for i in family.columns]
     return [*kept, *ended] if kept else kept

@@ -1,14 +1,11 @@
-"""Which changes of its source's shape a table follows, where not all of them (see `policy.Evolve`).
+"""Refuse changes of a source's shape that a table must not follow under its policy (see `policy.Evolve`).
 
-An evolution is computed as usual, and refused here before its first commit if it does what the policy does not allow.
-A new table has no readers yet: what its source did before it was created is no change.
+An evolution is computed as usual, and refused here before its first commit if it does what the policy does not allow. A
+new table has no readers yet, so changes that its source made before the table was created are not refused.
 
-| the source           | `evolve` | `add_only` | `freeze` |
-| -------------------- | -------- | ---------- | -------- |
-| adds a column        | follows  | follows    | refused  |
-| widens, renames      | follows  | refused    | refused  |
-| drops a column       | keeps it | refused    | refused  |
-| narrows a type       | keeps the wider one: a table does not show it   |
+| the source | `evolve` | `add_only` | `freeze` | | -------------------- | -------- | ---------- | -------- | | adds a
+column | follows | follows | refused | | widens, renames | follows | refused | refused | | drops a column | keeps it |
+refused | refused | | narrows a type | keeps the wider one: a table does not show it |
 """
 
 from __future__ import annotations
@@ -25,10 +22,10 @@ from cdcflow.tables.merge.target import Target
 
 
 def check_allowed(evolution: Evolution, policy: TablePolicy) -> None:
-    """See that a table may follow its source.
+    """Check that the policy of a table allows it to follow its source.
 
     Raises:
-        CannotFollow: its policy does not allow it; the message names the columns.
+        CannotFollow: the policy does not allow it; the message names the columns.
     """
     before, current = evolution.before, evolution.current
     if before is None or current is None or policy.evolve == "evolve":
@@ -41,11 +38,11 @@ def check_allowed(evolution: Evolution, policy: TablePolicy) -> None:
 
 
 def check_member(evolution: Evolution, table: TableId) -> None:
-    """See that a table whose rows are in one with those of others may follow its source: columns are identified by
-    their names, so one of them cannot change a name for all.
+    """Check that a table that shares a table of the warehouse with others may follow its source. Columns are identified
+    by their names, so one of the tables cannot change a name for all.
 
     Raises:
-        CannotFollow: it renames a column, or dropped one and has another of its name now.
+        CannotFollow: it renames a column, or it dropped one and now has a new one of the same name.
     """
     if renamed := next((step for step in evolution.steps if isinstance(step, Rename)), None):
         why = f"its column {renamed.old} was renamed to {renamed.new}"

@@ -1,9 +1,9 @@
-"""Deleted rows remain in the table: what a delete does in mode soft_delete. SQL, built here as text.
+"""The mode `soft_delete`: deleted rows remain in the table, and a delete marks them. SQL, built here as text.
 
 The view of changes (`tables.merge.reduce`) becomes one of the same kind with an additional column `ended`: whether the
-change deleted the row. A delete that no change of its key follows changes nothing but that: it is an update that
-leaves every other column unchanged. A delete that some change follows stays a delete, so that the next row of its key
-takes no value from the old one:
+change deleted the row. If no change of its key follows, a delete becomes an update that sets `ended` and leaves every
+other column unchanged. If a change follows, the delete stays one, so that the next row of its key takes no value from
+the old one:
 
     offset  op  sent                       offset  op  left unchanged   ended
       11    c   a doc                        11    c
@@ -11,8 +11,8 @@ takes no value from the old one:
       13    c   a doc               ──▶      13    c                    false
       14    d                                14    u   a doc            true
 
-A truncate is a delete of each existing row. In the range it becomes one for each key that has a change directly before
-or after it; the statement takes care of the other keys.
+A truncate is a delete of each existing row. In the range it becomes one delete for each key that has a change directly
+before or after it; the statement marks the rows of the other keys.
 """
 
 # ruff: noqa: S608 - SQL is built here; all names are cdcflow's
@@ -25,14 +25,14 @@ from cdcflow.tables.merge.reduce import ColumnLayout, Mask
 
 
 def masks(layout: ColumnLayout) -> Sequence[Mask]:
-    """Per shape the columns that a delete leaves unchanged: all that the shape has except the key."""
+    """Return, for each shape, the columns that a delete leaves unchanged: all that the shape has except the key."""
     key, at = set(layout.key), {c.number: i for i, c in enumerate(layout.target.columns)}
     return [frozenset(at[c.number] for c in shape.columns) - key for shape in layout.numbered]
 
 
 def with_truncates(layout: ColumnLayout, changes: str, truncates: Mapping[int, int], *, moved: bool) -> str:
-    """The view of changes with what truncates (number of the shape by offset) did to its keys. `moved`: it has the old
-    keys."""
+    """Return SQL for the view of changes with the effect of truncates on the keys in it. `truncates`: the number of the
+    shape, by offset. `moved`: the view has the old keys."""
     offsets = sorted(truncates)
     around = zip_longest([0, *offsets[:-1]], offsets, offsets[1:])
     listed = " UNION ALL ".join(
@@ -63,8 +63,9 @@ def with_truncates(layout: ColumnLayout, changes: str, truncates: Mapping[int, i
 
 
 def with_purges(changes: str, purges: str, truncates: Collection[int]) -> str:
-    """The view of changes with what a delete by one of the transactions in the view `purges` (first and last offset `a`
-    and `z`) does, if it is not what a truncate did: `removes` its row, or `keeps` it unmarked."""
+    """Return SQL for the view of changes with two columns for the effect of a delete by one of the transactions in the
+    view `purges` (first and last offset `a` and `z`): whether it `removes` its row, and whether it `keeps` the row
+    unmarked. Both are false for deletes that a truncate caused."""
     real = f" AND c.o NOT IN ({', '.join(map(str, sorted(truncates)))})" if truncates else ""
     within = f"c.op = 'd' AND c.o >= p.a AND c.o <= p.z{real}"
     effects = "coalesce(NOT p.keeps, false) AS removes, coalesce(p.keeps, false) AS keeps"
@@ -72,9 +73,9 @@ def with_purges(changes: str, purges: str, truncates: Collection[int]) -> str:
 
 
 def changes_with_end(layout: ColumnLayout, changes: str) -> str:
-    """A query over the view of changes for a table with the column `ended`: a delete becomes an update of that
-    column. With `layout.purges`, the view is that of `with_purges`: a delete that removes its row stays one, and one
-    that keeps it becomes an update of the column `purged` instead."""
+    """Return SQL for the changes of a table with the column `ended`: a delete becomes an update of that column. With
+    `layout.purges`, the view is that of `with_purges`: a delete that removes its row stays a delete, and one that keeps
+    it becomes an update of the column `purged` instead."""
     last = "op = 'd' AND later IS NULL" + (" AND NOT removes" if layout.purges else "")
     keeps = "keeps" if layout.purges else "false"
     marks = {layout.ended: f"(op = 'd' AND NOT {keeps})", layout.purged: f"(op = 'd' AND {keeps})"}
@@ -95,14 +96,15 @@ def changes_with_end(layout: ColumnLayout, changes: str) -> str:
 
 
 def living(layout: ColumnLayout, changes: str) -> str:
-    """The same for changes without deletes."""
+    """Return the same as `changes_with_end` for changes without deletes."""
     marks = layout.ending_positions
     columns = [f"false AS c{i}" if i in marks else f"c{i}" for i in range(len(layout.target.columns))]
     return f"SELECT o, op, v, m, {', '.join(columns)} FROM {changes}"
 
 
 def _around(layout: ColumnLayout, changes: str) -> str:
-    """Changes with the kinds of the directly preceding and following changes of the same key."""
+    """Return SQL for the changes, each with the kinds of the directly preceding and following changes of the
+    same key."""
     window = f"OVER (PARTITION BY {', '.join(f'c{i}' for i in layout.key)} ORDER BY o)"
     source = changes if changes.isidentifier() else f"({changes})"
     return f"SELECT *, lag(op) {window} AS prior, lead(op) {window} AS later FROM {source}"

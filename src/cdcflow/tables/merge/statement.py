@@ -1,6 +1,6 @@
 """The MERGE of a reduced range into a current-state table, as text.
 
-The source's names appear quoted (`name_sql`), names of the reduced view are cdcflow's. The table is `t`, the view `s`.
+The source's names are quoted (`name_sql`); the names in the reduced view are cdcflow's. The table is `t`, the view `s`.
 """
 
 # ruff: noqa: S608 - SQL is built here; every name from outside goes through name_sql, every text through text_sql
@@ -41,25 +41,25 @@ _ORDERED: dict[str, Callable[[str], Any]] = {  # Any: whatever the parser gives,
 
 
 def is_integer(key_type: str) -> bool:
-    """Whether bounds of a type are whole numbers."""
+    """Return whether bounds of keys of this type are whole numbers."""
     return _ORDERED.get(key_type) is int
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The first key column's least and greatest value in the range, as SQL literals."""
+    """The least and the greatest value of the first key column in a range, as SQL literals."""
 
     least: str
     greatest: str
 
     def within(self, column: str) -> str:
-        """Whether a column, in SQL, is in them."""
+        """Return the SQL condition that a column is within the bounds."""
         return f"{column} >= {self.least} AND {column} <= {self.greatest}"
 
 
 def bounds(key_type: str, ends: Sequence[tuple[str | None, str | None]]) -> Bounds | None:
-    """Bounds over the files of a range from their manifests' `key_min` and `key_max`; None where a file has none, or
-    where the type's order is not the same everywhere."""
+    """Return the bounds over the files of a range from their manifests' `key_min` and `key_max`; `None` if a file has
+    none, or if engines do not agree on the type's order."""
     if not ends:
         return None
     parse = _ORDERED.get(key_type)
@@ -83,11 +83,11 @@ def bounds(key_type: str, ends: Sequence[tuple[str | None, str | None]]) -> Boun
 
 
 def each_key_once(key_type: str, runs: Sequence[Sequence[tuple[str, str]] | None]) -> bool:
-    """Whether the manifests of a range prove that no two of its rows are of one key. `runs`: each file's `key_runs`,
-    None if it has none.
+    """Return whether the manifests of a range prove that no two of its rows have the same key. `runs`: each file's
+    `key_runs`, `None` if it has none.
 
-    In a file each value of the first key column occurs once. The same is true of all files together if no run of one
-    touches a run of another.
+    In a file with `key_runs` each value of the first key column occurs once. The same is true of all files together if
+    no run of one touches a run of another.
     """
     parse = _ORDERED.get(key_type)
     if parse is None:
@@ -106,9 +106,12 @@ def each_key_once(key_type: str, runs: Sequence[Sequence[tuple[str, str]] | None
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Rows that end without a separate change, and stay (`Layout.ended`): those from before offset `before` that the
-    range does not touch, and those of the range that are as old. With `truncated_at`, the offset of the range's first
-    truncate, those that it does not touch end at that offset."""
+    """Rows that are marked as deleted without a change that deletes them (`ColumnLayout.ended`).
+
+    These are the rows from before offset `before` that the range does not touch, and rows of the range that are as old.
+    With `truncated_at`, the offset of the range's first truncate, rows that the range does not touch end at that
+    offset.
+    """
 
     before: int = 0
     truncated_at: int = 0
@@ -120,8 +123,8 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Rows of a table that others replace: those whose `key`, names of the table's columns, has the values in columns
-    of the query `rows` (in parentheses), by the columns' names there."""
+    """Rows of a table that other rows replace: those whose key is in the query `rows` (in parentheses). `key` maps the
+    names of the table's key columns to the names of the query's columns."""
 
     rows: str
     key: Mapping[str, str]
@@ -132,12 +135,12 @@ class Folding:
     """A range of changes to be merged into a table. `changes` names the view that `tables.merge.reduce` describes,
     `masks` are the sets of columns that they leave unchanged.
 
-    `empty`: the table has no rows. `emptied`: none of its rows remain. `once`: no two changes are of one key, and each
-    has a whole row. Rows older than `sweep_before` that the range does not touch are removed. `ends`: least and
+    `empty`: the table has no rows. `emptied`: none of its rows remain. `once`: no two changes have the same key, and
+    each has a whole row. Rows older than `sweep_before` that the range does not touch are removed. `ends`: least and
     greatest value of the first key column in each file of the range, from the manifests. `count`: the maximum number of
-    changes in it. `ending`: for tables that keep deleted rows. `first`: its first offset. `by_offset`: see
-    `reduce.reduction`. `kept_out`: for a table without a key, the view of the offsets `o` of rows that it must not
-    have (see `checked_rows`).
+    changes in the range. `ending`: for tables that keep deleted rows. `first`: the first offset of the range.
+    `by_offset`: see `reduce.reduction`. `kept_out`: for a table without a key, the view of the offsets `o` of rows that
+    it must not have (see `checked_rows`).
     """
 
     layout: ColumnLayout
@@ -156,28 +159,30 @@ class Folding:
 
     @property
     def adds_only(self) -> bool:
-        """No row of the table is read or changed; `rows` are added to them."""
+        """Whether the merge only adds `rows` to the table, and reads or changes none of its rows."""
         return False
 
     @property
     def replaced_rows(self) -> Replaced | None:
-        """If all new rows are whole rows, `rows`, each known to be newer than the row that it replaces: the replaced
-        rows. `None` if it is not known which these are."""
+        """The rows of the table that `rows` replace, if all new rows are whole and each is known to be newer than the
+        row that it replaces; `None` if the replaced rows are not known in advance."""
         return None
 
     @property
     def is_of_all(self) -> bool:
-        """Whether rows may change for which there is no change."""
+        """Whether rows may change that the range has no change of."""
         return self.sweep_before > 0 or self.ending.is_of_all
 
     @property
     def is_by_key(self) -> bool:
-        """Whether each change is about the one row of its key: the table has rows, and all of them may remain."""
+        """Whether each change concerns only the one row with its key: the table has rows, and all of them
+        may remain."""
         return bool(self.layout.target.key) and not (self.empty or self.emptied or self.is_of_all)
 
     @property
     def brings_whole_rows(self) -> bool:
-        """Whether the latest change of each key decides its whole row, if it is later than the table's row."""
+        """Whether the latest change of each key determines the whole row, provided that it is later than the table's
+        row."""
         return self.is_by_key and self.layout.ended is None and all(family.always for family in self.families)
 
     @property
@@ -187,11 +192,11 @@ class Folding:
 
     @property
     def limits(self) -> Bounds | None:
-        """Bounds of the first key column over the range."""
+        """The bounds of the first key column over the range."""
         return bounds(self.layout.target.columns[self.layout.key[0]].type, self.ends)
 
     def sql(self, table: str) -> str:
-        """The one statement that does it: a MERGE, or an INSERT where there is nothing to merge with."""
+        """Return the one statement that merges the range: a MERGE, or an INSERT if the table has no rows."""
         target, sweep = self.layout.target, self.sweep_before
         if self.empty:
             return f"INSERT INTO {table} ({_columns(_names(target))}) {self.rows()}"
@@ -211,11 +216,12 @@ class Folding:
         )
 
     def statements(self, table: str) -> Sequence[str]:
-        """The same as several, where they become one commit in any case."""
+        """Return the statements that merge the range, possibly several; the caller makes them one commit."""
         return [self.sql(table)]
 
     def rows(self) -> str:
-        """The rows for a table that has none: a query whose columns have the names of the table's."""
+        """Return the query for the rows that the range gives a table without rows, under the names of the table's
+        columns."""
         target, sweep = self.layout.target, self.sweep_before
         if not target.key:
             return rows_counted(target, self.counting_query(), sweep_before=sweep)
@@ -224,7 +230,7 @@ class Folding:
         return rows_reduced(target, self.reduced_query(self.families))
 
     def counting_query(self) -> str:
-        """The query of the changes of a table without a key (see `reduce.counting`), in parentheses."""
+        """Return the query for the changes of a table without a key (see `reduce.counting`), in parentheses."""
         counted = f"({reduce.counting(self.layout, self.changes)})"
         if self.kept_out is None:
             return counted
@@ -235,7 +241,7 @@ class Folding:
         return f"(SELECT {columns}, {offset}, total, lowest FROM {counted} LEFT JOIN {kept} ON o = kept)"
 
     def reduced_query(self, kinds: Sequence[Family]) -> str:
-        """The query of the changes, one row per key (see `tables.merge.reduce`), in parentheses."""
+        """Return the query for the changes, one row per key (see `tables.merge.reduce`), in parentheses."""
         sweep = self.sweep_before if self.layout.ended is None else self.ending.before
         sql = reduce.reduction(
             self.layout, kinds, self.changes, emptied=self.emptied, sweep_before=sweep, by_offset=self.by_offset
@@ -252,16 +258,16 @@ def create(
     location: str | None = None,
     mode: ModeRules = CURRENT,
 ) -> str:
-    """CREATE TABLE of a table in this mode. `source` is the JSON that identifies its log and its table there, `begun`
-    the offset from which the log is folded into it; `location` is where it is stored, if its name does not determine
-    it."""
+    """Return the CREATE TABLE of a table in this mode. `source` is the JSON that identifies its log and its table
+    there, `begun` the offset from which the log is folded into it; `location` is where it is stored, if its name does
+    not determine that."""
     columns = [f"{name_sql(c.name)} {c.type}" for c in target.columns]
     columns += [f"{name} {type_}" for name, type_ in mode.columns]
     return create_table(table, format_, ", ".join(columns), properties(target, source, begun, mode), location)
 
 
 def properties(target: Target, source: str, begun: int, mode: ModeRules = CURRENT) -> dict[str, str]:
-    """The properties of a new table (see `create`)."""
+    """Return the properties of a new table (see `create`)."""
     said = {TARGET_PROPERTY: target.to_json(), IDENTITY_PROPERTY: source, BEGUN_PROPERTY: str(begun)}
     return said if mode == CURRENT else {**said, MODE_PROPERTY: mode.property_value}
 
@@ -269,7 +275,7 @@ def properties(target: Target, source: str, begun: int, mode: ModeRules = CURREN
 def create_table(
     table: str, format_: Format, columns: str, properties: Mapping[str, str], location: str | None = None
 ) -> str:
-    """CREATE TABLE of any of cdcflow's tables; `columns` as SQL."""
+    """Return the CREATE TABLE of any of cdcflow's tables; `columns` as SQL."""
     listed = ", ".join(f"{text_sql(k)} = {text_sql(v)}" for k, v in {**format_.properties, **properties}.items())
     given = "" if not listed else f" TBLPROPERTIES ({listed})"
     lies = "" if location is None else f" LOCATION {text_sql(location)}"
@@ -287,7 +293,7 @@ def record_layout(table: str, recorded: str) -> str:
 
 
 def alter(table: str, format_: Format, act: Act) -> list[str]:
-    """The statements of one act of an evolution. Each may be executed again."""
+    """Return the statements of one act of an evolution. Each may be executed again."""
     needed = format_.needs(act)
     return [*([_set(table, needed)] if needed else []), *_alter(table, act)]
 
@@ -320,19 +326,20 @@ def _alter(table: str, act: Act) -> list[str]:
 
 
 def fill(table: str, act: Add | Fill) -> str:
-    """Give existing rows the constant default of a column that was just added (hard case P18)."""
+    """Return the statement that gives existing rows the constant default of a column that was just added (hard case
+    P18)."""
     only = f" WHERE {act.only}" if isinstance(act, Fill) and act.only else ""
     return f"UPDATE {table} SET {name_sql(act.column.name)} = {act.default}{only}"
 
 
 def describe(table: str, target: Target) -> str:
-    """Record the table's description."""
+    """Return the statement that records the table's description."""
     return _set(table, {TARGET_PROPERTY: target.to_json()})
 
 
 def transaction(act: Act, incarnation: int) -> str:
-    """The id of an act that must be done only once, ever: a run that died after it must not fill a column
-    again, over newer NULLs. "": it may be done again."""
+    """Return the id of the transaction that an act records because it must be done only once, ever; "" if it may be
+    repeated. If a run dies after filling a column, the next one must not fill it again, over newer NULLs."""
     return f"fill/{incarnation}.{act.column.number}" if isinstance(act, Fill) else ""
 
 
@@ -348,12 +355,12 @@ def merge(
     ending: Ending = Ending(),
     only: str = "",
 ) -> str:
-    """The MERGE of a table with a key. Rows of the table older than `sweep_before` that the range does not touch are
-    removed. `ended`: columns, one is true in a row that the source no longer has; a newer row takes no value from
-    such a row, and the first is set in a row that ends without a change. `only`: a condition for the rows of
-    `t` that the range is about; "" if it is about all of them.
+    """Return the MERGE of a table with a key. Rows of the table older than `sweep_before` that the range does not touch
+    are removed. A row of the table that is newer than the change is not changed (hard case G08).
 
-    A row of the table that is newer than the change is left alone (hard case G08).
+    `ended`: columns such that one is true in a row that the source no longer has. A newer row takes no value from such
+    a row, and the first of these columns is set in a row that ends without a change. `only`: a condition for the rows
+    of `t` that the range is about; "" if it is about all of them.
     """
     family_of = {i: j for j, family in enumerate(found) for i in family.columns}
     names = [name_sql(c.name) for c in target.columns]
@@ -392,7 +399,7 @@ def merge(
 
 
 def _ends_of_untouched(ended: Sequence[str], ending: Ending, only: str) -> list[str]:
-    """The clauses by which rows end that the range does not touch. `only`: see `merge`."""
+    """Return the MERGE's clauses that end rows which the range does not touch. `only`: see `merge`."""
     lives = f"NOT {is_ended('t.', ended)}" + (f" AND {only}" if only else "")
     parts = []
     if ending.truncated_at:
@@ -410,17 +417,18 @@ def _ends_of_untouched(ended: Sequence[str], ending: Ending, only: str) -> list[
 
 
 def is_ended(of: str, ended: Sequence[str]) -> str:
-    """Whether the source no longer has a row, from its columns `ended`. `of` names the row."""
+    """Return the SQL condition, on the columns `ended`, that the source no longer has a row. `of` names the row."""
     found = [f"coalesce({of}{name_sql(name)}, false)" for name in ended]
     return found[0] if len(found) == 1 else f"({' OR '.join(found)})"
 
 
 def merge_counted(table: str, target: Target, counted: str, *, emptied: bool, sweep_before: int) -> str:
-    """The MERGE of a table without a key; `counted` is the view that `reduce.counting` describes.
+    """Return the MERGE of a table without a key; `counted` is the view that `reduce.counting` describes.
 
-    Each distinct row of the range removes all its copies from the table and adds as many as exist now: one source row
-    that matches them (`copy` 0) if the table has some, and one for each copy, which matches nothing. A source row must
-    have something to do: together with a sweep, Delta treats one of NULLs that does nothing as an error.
+    Each distinct row of the range removes all its copies from the table and adds as many as exist after the range: one
+    source row that matches them (`copy` 0) if the table has some, and one for each copy, which matches nothing. A
+    source row must have something to do: together with a sweep, Delta treats a source row of NULLs that does nothing as
+    an error.
     """
     names = [name_sql(c.name) for c in target.columns]
     columns = ", ".join(f"s.c{i}" for i in range(len(names)))
@@ -449,33 +457,34 @@ def merge_counted(table: str, target: Target, counted: str, *, emptied: bool, sw
 
 
 def rows_reduced(target: Target, reduced: str) -> str:
-    """What is left of the MERGE of a table with a key when it has no rows."""
+    """Return the query for the rows that a MERGE inserts into a table with a key that has no rows."""
     return f"SELECT {_values(target, 's.miss')} FROM {reduced} s WHERE NOT s.gone"
 
 
 def rows_once(target: Target, changes: str, *, sweep_before: int) -> str:
-    """The same where each key has one change only, which brings the whole row; `changes` is the view of them."""
+    """Return the same query as `rows_reduced` for a range in which each key has only one change, with its whole row.
+    `changes` is the view of the changes."""
     return f"SELECT {_values(target, _NONE_MISSING)} FROM {changes} s WHERE s.o >= {sweep_before}"
 
 
 def repeated_keys(target: Target, changes: str) -> str:
-    """One row if a key of a range has more than one change; no row where each has one."""
+    """Return a query that has one row if a key has more than one change in the range, and otherwise no row."""
     key = ", ".join(f"c{i}" for i in target.key_positions)
     # Without LIMIT, for which Spark would read one partition after another.
     return f"SELECT 1 FROM (SELECT count(*) AS n FROM {changes} GROUP BY {key}) HAVING max(n) > 1"
 
 
 def rows_counted(target: Target, counted: str, *, sweep_before: int) -> str:
-    """The query for the rows that a MERGE inserts into an empty table without a key."""
+    """Return the query for the rows that a MERGE inserts into a table without a key that has no rows."""
     copies = "explode(sequence(1, CAST(n AS int))) AS copy"
     counts = f"SELECT *, total - lowest AS n FROM {counted} s WHERE o >= {sweep_before} AND total > lowest"
     return f"SELECT {_values(target, _NONE_MISSING)} FROM (SELECT *, {copies} FROM ({counts})) s"
 
 
 def sweep(table: str, sweep_before: int, ended: Sequence[str] = (), assigned: str = "", only: str = "") -> str:
-    """What is left of a MERGE when only the sweep is to be done. `ended`: see `merge`; with `assigned`, the values to
-    set in a row that ends, it is NULL as long as the row has not ended. `only`: a condition for the rows that it is
-    about; "" for all."""
+    """Return the statement that only does the sweep of a MERGE. `ended`: see `merge`; with `assigned`, the values to
+    set in a row that ends, the first of these columns is NULL as long as the row has not ended. `only`: a condition for
+    the rows that the sweep is about; "" for all."""
     these = f" AND {only}" if only else ""
     if ended and assigned:
         lives = f"{name_sql(ended[0])} IS NULL"
@@ -499,7 +508,7 @@ def _names(target: Target) -> list[str]:
 
 
 def _values(target: Target, missing: str) -> str:
-    """A row's values under the names of the table's columns."""
+    """Return the SELECT list of a row's values under the names of the table's columns."""
     named = [f"s.c{i} AS {name}" for i, name in enumerate(_names(target))]
     return ", ".join([*named, f"s.o AS {OFFSET}", f"{missing} AS {MISSING}"])
 

@@ -1,4 +1,4 @@
-"""What a current-state table looks like: the description that it carries in a property, and the columns it has."""
+"""The description of a current-state table, which it carries in a property, and the columns that it has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ MEMBERS_VERSION = 3
 
 
 def check_version(found: int, latest: int, what: str) -> None:
-    """Check that this cdcflow knows the version of a property of a table. `what`: the property's content.
+    """Check that this cdcflow knows the version of a property of a table. `what` names the property's content in the
+    error.
 
     Raises:
         ConfigurationError: a newer cdcflow wrote it.
@@ -31,11 +32,10 @@ def check_version(found: int, latest: int, what: str) -> None:
 class TargetColumn:
     """A column of a current-state table. `type` is Spark's text for it.
 
-    `number` is the source's, from 1; below zero if the source's table has no such column and never will (it was dropped
-    and recreated without it, or it has no key and dropped the column). `id` is the table format's; None: the column is
-    identified by its name, which has not been changed since. `added`: it is announced, and may exist already, perhaps
-    without its default. `was`: its name in an open description, which is its name before the evolution began ("": the
-    same).
+    `number` is the source's, from 1. It is below zero if the source's table has no such column and never will: the
+    table was recreated without it, or has no key and dropped the column. `id` is the table format's; `None`: the column
+    is identified by its name, which has not been changed since. `added`: it is announced, and may exist already,
+    perhaps without its default. `was`: in an open description, its name before the evolution began ("": the same).
     """
 
     name: str
@@ -48,7 +48,7 @@ class TargetColumn:
 
 @dataclass(frozen=True, slots=True)
 class FormatColumn:
-    """A column as the table format shows it. `type` is Spark's text for it, None where it has parts (a list)."""
+    """A column as the table format shows it. `type` is Spark's text for it, `None` for a type with parts (a list)."""
 
     name: str
     id: int
@@ -57,9 +57,9 @@ class FormatColumn:
 
 @dataclass(frozen=True, slots=True)
 class TargetMember:
-    """One of several captured tables whose rows a table has: the table as it would be described if it had the rows of
-    this one alone, without the columns of `key` and their values, which tell these rows from the others. `source` and
-    `begun`: the values of such a table's properties."""
+    """One of several captured tables whose rows a table has. `target`: the description that the table would have if it
+    had the rows of this member alone, without the columns of `key`. `key`: the columns, with their values, that tell
+    these rows from the others. `source` and `begun`: the values of such a table's properties."""
 
     target: Target
     source: str
@@ -69,13 +69,14 @@ class TargetMember:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The description of a current-state table, without `_offset` and `_missing`. Kept in a property of the table.
+    """The description of a current-state table, without `_offset` and `_missing`. It is stored in a property of the
+    table.
 
     `is_open`: an evolution was begun and not ended. `emptied_at`: the table's position (a cut) when its source table
     was found to be a different one; while the table is at that cut, rows of the old one may still be in it. `dropped`:
-    the numbers of columns that the latest merged shape does not have. `others` are columns of the table that are not
-    cdcflow's; not kept. `members`: the captured tables, keyed by name, if the table has the rows of several: then
-    `columns` are those of all of them, and each member follows its own source.
+    the numbers of columns that the latest merged shape does not have. `others`: columns of the table that are not
+    cdcflow's; they are not stored. `members`: if the table has the rows of several captured tables, these tables, keyed
+    by name; then `columns` are those of all of them, and each member follows its own source.
     """
 
     incarnation: int
@@ -115,9 +116,10 @@ class Target:
 
     @classmethod
     def from_json(cls, text: str) -> Target:
-        """Read what `to_json` wrote, or an older cdcflow (version 1: no ids, never open).
+        """Read a description that `to_json` wrote, or an older cdcflow (version 1: no ids, never open).
 
-        ConfigurationError when a newer cdcflow wrote it.
+        Raises:
+            ConfigurationError: a newer cdcflow wrote it.
         """
         value = json.loads(text)
         check_version(value["version"], MEMBERS_VERSION, "description")
@@ -140,13 +142,13 @@ class Target:
 
     @property
     def key_positions(self) -> tuple[int, ...]:
-        """Where the key's columns are; all columns in a table without a key."""
+        """The positions of the key's columns; of all columns in a table without a key."""
         names = self.key or tuple(c.name for c in self.columns)
         at = {c.name: i for i, c in enumerate(self.columns)}
         return tuple(at[n] for n in names)
 
     def as_described(self) -> Target:
-        """The same with the names from before the evolution that is open."""
+        """Return the description with the names from before the evolution that is open."""
         was = {c.name: c.was or c.name for c in self.columns}
         columns = tuple(replace(c, name=was[c.name], was="") for c in self.columns)
         return replace(self, key=tuple(was[name] for name in self.key), columns=columns)

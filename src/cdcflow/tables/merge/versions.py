@@ -1,7 +1,7 @@
-"""Versions of rows for a table in mode history: the rows that result from a range, by key and start.
+"""Versions of rows for a table in mode `history`: the rows that result from a range, by key and start.
 
-The table's rows are identified by the source's key and by where a version began, so that versions are merged like rows
-of any other table: versions that began since as new rows, those that ended in place of the open ones.
+The table's rows are identified by the source's key and by the offset where a version began. So versions are merged like
+rows of any other table: versions that began in the range as new rows, those that ended in place of the open ones.
 """
 
 # ruff: noqa: S608 - SQL is built here; every name from outside goes through name_sql, every text through text_sql
@@ -19,7 +19,8 @@ from cdcflow.tables.merge.target import TargetColumn
 
 
 def layout_of(layout: ColumnLayout, names: OffsetNames) -> ColumnLayout:
-    """How the rows that `history.versions` gives come into the table. `layout`: how the log's changes would."""
+    """Return the layout in which the rows of `history.versions` are merged into the table. `layout`: that of the log's
+    changes."""
     ours = tuple(TargetColumn(name, OURS, type_) for name, type_ in columns(names))
     target = replace(layout.target, key=(*layout.target.key, names.start), columns=(*layout.target.columns, *ours))
     return ColumnLayout(target, (), {})
@@ -27,8 +28,8 @@ def layout_of(layout: ColumnLayout, names: OffsetNames) -> ColumnLayout:
 
 @dataclass(frozen=True, slots=True)
 class Versions(Folding):
-    """Versions that come into a table: `changes` has each only once, and whole. Its `v` is 1 of those that take the
-    place of a row of the table, 0 of new ones. Its `op` is `d` of those that the table must not have
+    """The versions that a range writes into a table. `changes` has each version once, and whole: its `v` is 1 if the
+    version takes the place of a row of the table, and 0 if it is new; its `op` is `d` if the table must not have it
     (`checked_rows`)."""
 
     @property
@@ -38,7 +39,8 @@ class Versions(Folding):
         return Replaced(f"(SELECT {', '.join(key.values())} FROM {self.changes} WHERE v = 1)", key)
 
     def statements(self, table: str) -> Sequence[str]:
-        """New rows need not be looked for in the table."""
+        """Return two statements: one for the versions that replace rows, and an INSERT of the new ones, for which the
+        table need not be searched."""
         if self.empty:
             return [self.sql(table)]
         kept, new = (replace(self, changes=f"(SELECT * FROM {self.changes} WHERE v = {n})") for n in (1, 0))
@@ -56,8 +58,9 @@ class Versions(Folding):
 
 
 def sweep_assignments(names: OffsetNames, since: int, moment: tuple[str, int] | None) -> dict[str, str]:
-    """What a version is set to that a backfill did not find which began at offset `since`, as SQL by column. `moment`:
-    position and time (microseconds since 1970) of that offset's transaction; None: the log has it no more."""
+    """Return the values, as SQL by column, that end a version which a backfill did not find. `since`: the offset where
+    the backfill began. `moment`: position and time (microseconds since 1970) of that offset's transaction; `None` if
+    the log no longer has it."""
     position = "CAST(NULL AS string)" if moment is None else text_sql(moment[0])
     time = "CAST(NULL AS timestamp)" if moment is None else f"timestamp_micros({moment[1]})"
     return {

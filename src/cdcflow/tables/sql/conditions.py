@@ -29,7 +29,7 @@ def parse_condition(parse: Callable[[str], Node], text: str, columns: Collection
     """Parse a condition over these columns. `parse`: returns DuckDB's tree of a text.
 
     Raises:
-        SqlRefused: it is not a condition, or has more than columns, values and functions of them.
+        SqlRefused: it is not a condition, or has anything other than columns, values and functions of them.
     """
     sql = f"({text}\n)"  # a comment at its end must not hide the parenthesis
     # Alone it must be one expression, and in parentheses the same one: `a) OR (b` is neither.

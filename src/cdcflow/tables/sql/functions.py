@@ -1,5 +1,5 @@
 """The functions that SQL of the settings may call. Each has the same result for the same rows at any time, and reads
-nothing else: no file, no setting, no clock. A function that is not listed here is refused."""
+nothing but them: no file, no setting, no clock. A function that is not listed here is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which columns of a table a query may read, found in the tree of its text. Pure."""
+"""Find which columns of a table a query may read, in the tree of its text. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _PARTS = frozenset(
 
 
 def needed_columns(query: Node, table: str, columns: Sequence[str]) -> list[str]:
-    """Return those of a table's columns that a query may read: perhaps more than it does, and never fewer. `table`: the
-    name that the query has for it."""
+    """Return the columns of a table that a query may read: perhaps more than it does, and never fewer. `table`: the
+    name of the table in the query."""
     nodes = list(nodes_of(query))
     if not all(map(_names_its_columns, nodes)) or _reads_whole_rows(nodes, table):
         return list(columns)
@@ -38,7 +38,8 @@ def _names_its_columns(node: Node) -> bool:
 
 
 def _reads_whole_rows(nodes: Iterable[Node], table: str) -> bool:
-    """Return whether an expression is the name of this table, or an alias of any table: a row as one value."""
+    """Return whether an expression reads a whole row as one value: it is the name of this table, or an alias of any
+    table."""
     names = {table.lower()}
     references = set()
     for node in nodes:
@@ -50,7 +51,7 @@ def _reads_whole_rows(nodes: Iterable[Node], table: str) -> bool:
 
 
 def _texts_of(tree: object) -> Iterator[str]:
-    """Yield every text in a tree, including those that are no names."""
+    """Yield every text in a tree, including those that are not names."""
     if isinstance(tree, str):
         yield tree
     elif isinstance(tree, dict):

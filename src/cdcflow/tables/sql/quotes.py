@@ -1,4 +1,4 @@
-"""Names and texts as DuckDB's SQL has them."""
+"""Quote names and texts for DuckDB's SQL."""
 
 from __future__ import annotations
 

@@ -22,12 +22,13 @@ ROW_EXPRESSIONS = frozenset(
 
 
 class SqlRefused(Exception):
-    """The settings cannot have this SQL; the text is the reason, and has no values of rows."""
+    """The error for SQL that the settings cannot have; the text is the reason, and has no values of rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpressionRules:
-    """What expressions may have. `owners`: who has them, for errors, such as `derived tables`."""
+    """The rules for what expressions may contain. `owners`: the things that have such expressions, for errors, such as
+    `derived tables`."""
 
     owners: str
     classes: frozenset[str]
@@ -37,7 +38,7 @@ class ExpressionRules:
         """Check one expression, but not those inside of it.
 
         Raises:
-            SqlRefused: it has something that is not listed.
+            SqlRefused: it has a part that the rules do not list.
         """
         if node["class"] not in self.classes:
             kind = str(node["class"]).lower().replace("_", " ")
@@ -63,7 +64,7 @@ def nodes_of(tree: object) -> Iterator[Node]:
 
 
 def select_of(tree: Node) -> Node:
-    """Return the query of a text, whose only statement it must be. Nothing in it is checked yet.
+    """Return the query of a text, which must be its only statement. Nothing in the query is checked yet.
 
     Raises:
         SqlRefused: the text is something else.
@@ -83,7 +84,7 @@ def function_of(node: Node) -> str:
     """Return the name of the function that a node calls.
 
     Raises:
-        SqlRefused: it is not DuckDB's own.
+        SqlRefused: the function is not one of DuckDB's own.
     """
     if node.get("schema") or node.get("catalog"):
         raise SqlRefused(f"it calls {node['function_name']}() of a schema")

@@ -10,7 +10,7 @@
     source_rows reads the source's rows, all or those with some keys, with fences
     buckets    the same rows as digests that the server computes and adds up; rows of buckets that differ
     job        a pass over a table, then rounds over its unverified rows
-    report     what was found
+    report     the results
 
 This package never contains: a client library, an engine's SQL (`model.digest`), a source's SQL
 (`capture.ports.comparison`).

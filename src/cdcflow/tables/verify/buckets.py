@@ -1,4 +1,4 @@
-"""The source's rows as digests that its server computes, added up by bucket, chunk by chunk; then the rows of the
+"""Read the source's rows as digests that its server computes, added up by bucket, chunk by chunk; then the rows of the
 buckets in which source and copy differ.
 
     pass 1    server   chunk │ chunk │ chunk     each: bucket, rows, sum of digests  ──▶ added up ─┐
@@ -10,8 +10,8 @@ comparing single digests, since two sums of different rows are equal once in 2^6
 a row that differs and changes between the passes is read again. A row that changes while it is read makes its bucket
 differ, and the only consequence is that the bucket's rows are read.
 
-With few buckets the second pass reads much, with many the first pass transfers much. If most of them differ, the second
-pass would read the table, and more; then all of it is read.
+With few buckets the second pass reads many rows, with many the first pass transfers many sums. If most buckets differ,
+the second pass would read most of the table in addition; then all of the table is read instead.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def no_buckets(comparison: Comparison, columns: Columns) -> str:
 
 
 def plan(comparison: Comparison, columns: Columns) -> Buckets:
-    """Return how the table's rows are distributed: about `BUCKET_ROWS` to a bucket."""
+    """Return the distribution of the table's rows into buckets: about `BUCKET_ROWS` rows to a bucket."""
     planned = comparison.chunks.plan(columns.table, 0)
     rows = planned.units * max(1, planned.rows_per_unit_max // 4)
     count = BUCKETS_MIN
@@ -62,7 +62,7 @@ def plan(comparison: Comparison, columns: Columns) -> Buckets:
 
 
 class Pass:
-    """One pass over a table's chunks."""
+    """One pass over the chunks of a table."""
 
     def __init__(self, source: SourceRows, comparison: Comparison, buckets: Buckets) -> None:
         self._source = source

@@ -1,4 +1,4 @@
-"""The latest changes of some keys in the log, so that a reader sees which side is wrong."""
+"""Find the latest changes of some keys in the log, from which a reader of the report sees which side is wrong."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Key = tuple[object, ...]
 def histories(
     log: LogReader, comparer: Comparer, columns: Columns, keys: pa.Table, newest: int
 ) -> Mapping[Key, tuple[LoggedChange, ...]]:
-    """Return the latest changes of each of these keys up to an offset, oldest first."""
+    """Return, for each of these keys, its latest changes up to an offset, oldest first."""
     found: dict[Key, list[LoggedChange]] = {}
     for rows in _back(log, comparer, columns, keys, newest):
         stamps = rows.column(COMMIT_TS).cast(pa.int64()).to_pylist()
@@ -41,7 +41,7 @@ def histories(
 
 
 def _back(log: LogReader, comparer: Comparer, columns: Columns, keys: pa.Table, newest: int) -> Iterator[pa.Table]:
-    """Yield the rows with these keys, from the end of the log backwards, as far as it reaches."""
+    """Yield the rows with these keys, from offset `newest` backwards, as far as the log reaches."""
     only_key = replace(columns, columns=tuple((n, t) for n, t in columns.columns if n in columns.key))
     high = newest
     while high > max(0, newest - ROWS_MAX):

@@ -65,9 +65,10 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`rows_per_second`: the maximum rate of reading the source; `None`: no limit. `log_wait_s`: how long the log may
-    take to reach the position at which the source was read. `seal_wait_s`: the pause between two rounds, so that the
-    log's tail is sealed. `gate`: lets it read, if reading is limited."""
+    """How fast a comparison reads, and how long it waits. `rows_per_second`: the maximum rate of reading the source;
+    `None`: no limit. `log_wait_s`: how long the log may take to reach the position at which the source was read.
+    `seal_wait_s`: the pause between two rounds, so that the log's tail is sealed. `gate`: admits each read, if reading
+    is limited."""
 
     rows_per_second: int | None = None
     gate: Gate | None = None
@@ -94,8 +95,8 @@ def verify(
     """Compare tables (by default all captured ones) of the source with each of the copies.
 
     `differences_max`: how many differing rows are reported per table; all of them are counted. `keys_max`: how many of
-    their keys are reported, in the notation of `keytexts`. `watch` is called with each table's report as soon as it is
-    compared.
+    their keys are reported, in the notation of `keytexts`. `watch` is called with each table's report as soon as the
+    table is compared.
 
     Raises:
         ConfigurationError: no table has such a name; or the log does not follow the source.
@@ -126,8 +127,8 @@ def _select(known: Sequence[Table], names: Collection[str]) -> list[Table]:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """The result of one read of source and copy. `doubts`: the keys that differ, with `COUNTED`; `open`: those of them
-    that changed in the meantime. `source`: rows that were read; `rows`: their total number."""
+    """The result of one read of source and copy. `doubts`: the keys that differ, with `COUNTED`; `open`: those among
+    them that changed in the meantime. `source`: rows of the source that were read; `rows`: their total number."""
 
     at: At
     reached: SettledRange
@@ -139,7 +140,7 @@ class _Look:
 
 @dataclass(frozen=True, slots=True)
 class _Sides:
-    """What the comparisons of all tables share; see `verify`."""
+    """The arguments of `verify` that the comparisons of all tables share."""
 
     comparison: Comparison
     log: LogReader
@@ -183,8 +184,8 @@ class _Verification:
         return replace(found, seconds=time.monotonic() - began)
 
     def _compared_with_nothing(self, report: TableReport, why: NothingSealed) -> TableReport:
-        """Compare with a log without a single row: it is a complete copy of a table if its backfill is done and found
-        no row."""
+        """Compare a table with a log without a single row. Such a log is a complete copy of the table if the backfill
+        is done and found no row."""
         fences = self._begin()
         has_rows = any(piece.rows.num_rows for piece in self._source.all(fences))
         found = self._end(fences)
@@ -230,7 +231,7 @@ class _Verification:
         )
 
     def _first(self, columns: Columns, report: TableReport) -> tuple[_Look, TableReport]:
-        """Compare all rows, by digests of the server if possible."""
+        """Compare all rows, by digests that the server computes if it can."""
         if why := no_buckets(self._comparison, columns):
             return self._whole(columns), replace(report, read_why=why)
         try:
@@ -259,7 +260,7 @@ class _Verification:
         return self._look(columns, at, found, doubts, source.num_rows, concat_tables(rows) if rows else None)
 
     def _by_buckets(self, columns: Columns) -> _Look | None:
-        """Do as `_whole`, but read only the rows in buckets that differ; return `None` if most of them do.
+        """Compare every row, but read only the rows in buckets that differ; return `None` if most of them do.
 
         Raises:
             NoText: the server has no text for some columns.
@@ -288,7 +289,7 @@ class _Verification:
         return replace(self._look(columns, at, again, doubts, rows, None), reached=found)
 
     def _again(self, columns: Columns, doubts: pa.Table) -> _Look:
-        """Compare the rows with some keys."""
+        """Compare only the rows with the keys in `doubts`."""
         keys = doubts.drop_columns(list(COUNTED)).slice(0, KEYS_AT_ONCE)
         fences = self._begin()
         pieces = [
@@ -388,10 +389,10 @@ def _difference(
 
 
 def columns_of(shape: Table, target: Target) -> tuple[Columns, dict[str, str]]:
-    """Return what is compared of a table, and the columns that are not, with the reason.
+    """Return the columns of a table that are compared, and the ones that are not, with the reason.
 
     Raises:
-        NotComparable: its key is different in the copy.
+        NotComparable: the copy has a different key.
     """
     there = {c.name: c for c in target.columns}
     here = {c.name for c in shape.columns}
@@ -405,8 +406,8 @@ def columns_of(shape: Table, target: Target) -> tuple[Columns, dict[str, str]]:
 
 
 def not_compared(error: Exception) -> str:
-    """Return why a table was not compared, for an error that ended its comparison. The error's text may contain a row's
-    values."""
+    """Return the reason to report for an error that ended a table's comparison. The error's own text may contain a
+    row's values."""
     found = of_system(error)
     if found is not None and found.place:
         return f"{found.place} cannot be read ({found.what}); {see('table-failed')}"
@@ -431,9 +432,9 @@ class Rounds:
         copy     ──A─────────────B──────────▶      A, B: the copy advances, by a sealed segment or a merge
         rounds     1  2  3  4  5 6                 2 to 5 see the copy of round 1
 
-    A row that was written after the copy's place stays open until the copy has passed it. So the number of times that
-    the copy advanced counts, not the number of comparisons. A log in Kafka advances only with its merges. `done`: how
-    many rounds there were.
+    A row that was written after the copy's place stays open until the copy has passed it. So the limit is on the number
+    of times that the copy advanced, not on the number of comparisons. A log in Kafka advances only with its merges.
+    `done`: the number of rounds so far.
     """
 
     done: int = 1
@@ -441,7 +442,7 @@ class Rounds:
     _still: int = 0
 
     def count(self, *, moved: bool) -> None:
-        """Record another round. `moved`: at another place of the copy than the one before."""
+        """Record another round. `moved`: the copy was at another place than in the round before."""
         self.done += 1
         self._moves += moved
         self._still = 0 if moved else self._still + 1

@@ -1,5 +1,5 @@
-"""A copy that a live view shows, whichever engine reads it: a query is run over a table's rows in place of returning
-them."""
+"""A copy that a live view shows, whichever engine reads it. A query runs over a table's rows, and its answer is
+returned instead of the rows."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ Ask = Callable[[PastTable[Any], str, Target], Answer]
 
 
 class Declined(NotComparable):
-    """The engine cannot read this table; another engine can."""
+    """The error of an engine that cannot read this table; the other engine can."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyParts:
-    """The parts of a copy. `of_log`: the log alone is the copy, and merged tables are ignored."""
+    """The log and the warehouse that make up a copy. `of_log`: the log alone is the copy, and merged tables are
+    ignored."""
 
     layout: Layout
     warehouse: Warehouse
@@ -48,7 +49,7 @@ class CopyParts:
 
 
 def ask_copy(reader: Reader[Any], place: CopyParts, table: TableId, ask: Ask[Answer]) -> tuple[At, Answer]:
-    """Return the answer, and the copy's place in the log.
+    """Run a query over the copy of a table. Return the answer, and the copy's place in the log.
 
     Raises:
         NotComparable: the table cannot be shown.
@@ -69,7 +70,7 @@ def ask_copy(reader: Reader[Any], place: CopyParts, table: TableId, ask: Ask[Ans
 
 
 def matching(columns: Columns, rows: str, wanted: str) -> str:
-    """Return a query for the rows with the given keys, or in a table without a key, with the given digests."""
+    """Return a query for the rows with the keys in `wanted`; in a table without a key, with the digests in it."""
     names = [name_sql(name) for name, _ in columns.columns]
     listed = ", ".join(f"r.{name}" for name in names)
     if not columns.has_key:
@@ -91,7 +92,7 @@ def check(columns: Columns, target: Target) -> None:
 
 
 class _AskingReader(Generic[Answer]):
-    """A reader that returns a query's answer in place of a table's rows. Implements `tables.job.live.Reader`."""
+    """Returns the answer to a query in place of a table's rows. Implements `tables.job.live.Reader`."""
 
     def __init__(self, reader: Reader[Any], ask: Ask[Answer], of_log: bool) -> None:
         self._reader = reader
@@ -123,7 +124,7 @@ class _AskingReader(Generic[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class _AskedTable(Generic[Answer]):
-    """Implements `tables.job.past_tables.PastTable`."""
+    """A table for whose rows a query is answered. Implements `tables.job.past_tables.PastTable`."""
 
     table: PastTable[Any]
     ask: Ask[Answer]
@@ -146,10 +147,10 @@ class _AskedTable(Generic[Answer]):
 
 
 def _rows_now(query: str, mode: ModeRules) -> str:
-    """Return a query for the rows of a table that exist in the source now, according to the table.
+    """Return a query for those rows of a table that its source currently has, according to the table.
 
     Raises:
-        NotComparable: its rows are changes.
+        NotComparable: the table's rows are changes.
     """
     if mode.keeps_changes:
         raise NotComparable(
@@ -161,7 +162,7 @@ def _rows_now(query: str, mode: ModeRules) -> str:
 
 
 class _NoCuts:
-    """Cuts for a log from which nothing was merged."""
+    """The cuts of a warehouse into which nothing was merged."""
 
     def newest(self) -> Cut | None:
         return None

@@ -1,5 +1,5 @@
-"""What a comparison needs from an engine. Rows are Arrow tables: keys in columns `k0`, `k1`, …, a row's digest in
-`d`."""
+"""The interface that a comparison needs from an engine. Rows are Arrow tables: keys in columns `k0`, `k1`, …, a row's
+digest in `d`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNTED = ("of_source", "of_copy")
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What is compared of a table: these columns, each with its type in the copy (Spark's text for it), and the key's
+    """The columns of a table that are compared, each with its type in the copy (Spark's text for it), and the key's
     columns (in a table without a key: all columns)."""
 
     table: TableId
@@ -39,11 +39,11 @@ class At:
 
 
 class NotComparable(Exception):
-    """A table cannot currently be compared; the message says why, and what to do."""
+    """The error for a table that cannot currently be compared; the message is the reason, and what to do."""
 
 
 class NothingSealed(NotComparable):
-    """The log has no sealed segment, so there is no copy."""
+    """The error for a log that has no sealed segment, so that there is no copy."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -71,15 +71,15 @@ class Copy(Protocol):
         """
 
     def buckets(self, columns: Columns, buckets: Buckets) -> tuple[At, pa.Table]:
-        """Return the rows added up by bucket (`model.digest.sums`). May run concurrently with a thread that calls none
-        of these methods.
+        """Return the rows added up by bucket (`model.digest.sums`). May run in one thread while another works that
+        calls no method of the copy.
 
         Raises:
             NotComparable: as `digests`.
         """
 
     def rows(self, columns: Columns, keys: pa.Table) -> tuple[At, pa.Table]:
-        """Return the rows with these keys, or digests (see `Comparer.matching`): the compared columns.
+        """Return the compared columns of the rows with these keys, or digests (see `Comparer.matching`).
 
         Raises:
             NotComparable: as `digests`.
@@ -87,14 +87,14 @@ class Copy(Protocol):
 
 
 class Gate(Protocol):
-    """Lets a comparison read the source when and as fast as it may. `capture.governor.Governor` is one."""
+    """Decides when and how fast a comparison may read the source. `capture.governor.Governor` implements it."""
 
     def admit(self) -> None:
         """Wait until the next chunk may be read."""
         ...
 
     def count(self, rows: int, size: int, seconds: float) -> None:
-        """A chunk was read: rows, bytes (0: only their digests), and how long that took."""
+        """Record that a chunk was read: its rows, its bytes (0: only digests were read), and how long reading took."""
         ...
 
     def yield_after(self, seconds: float) -> None:
@@ -103,11 +103,11 @@ class Gate(Protocol):
 
 
 class Comparer(Protocol):
-    """Operations on rows in columns."""
+    """An engine's operations on rows in Arrow tables."""
 
     def convert_rows(self, columns: Columns, shape: Table, rows: pa.Table) -> pa.Table:
-        """Convert rows of the source or the log, in a shape's columns, to the values that the copy would hold:
-        `Columns.columns`."""
+        """Convert rows of the source or the log, in a shape's columns, to the values that the copy would hold. The
+        result has the columns of `Columns.columns`."""
 
     def keys(self, columns: Columns, shape: Table, rows: pa.Table) -> pa.Table:
         """Return the keys of rows of the log, as `k0`, `k1`, …, each once."""
@@ -120,10 +120,10 @@ class Comparer(Protocol):
         digests."""
 
     def outside(self, keys: pa.Table, others: pa.Table) -> pa.Table:
-        """Return the rows whose keys are not among the others."""
+        """Return those of `keys` that are not among `others`."""
 
     def among(self, rows: pa.Table, keys: pa.Table) -> pa.Table:
-        """Return the rows, in columns `k0`, `k1`, … and others, whose keys are among the keys."""
+        """Return those of `rows` (in columns `k0`, `k1`, … and others) whose key is among `keys`."""
 
     def matching(self, columns: Columns, converted: pa.Table, keys: pa.Table) -> pa.Table:
-        """Return the rows with one of the keys, or in a table without a key, with one of the digests `d`."""
+        """Return the rows with one of the keys; in a table without a key, with one of the digests `d`."""

@@ -40,7 +40,8 @@ class LoggedChange:
 @dataclass(frozen=True, slots=True)
 class RowDifference:
     """A row that differs. `columns`: the columns that differ, if both sides have the row. `source` and `copy`: the row
-    on each side; `times`: how often each side has it. `history`: the log's latest changes of the key, oldest first."""
+    on each side; `times`: how often each side has it. `history`: the latest changes of its key in the log, oldest
+    first."""
 
     key: Row
     what: What
@@ -59,10 +60,10 @@ class TableReport:
 
     `epoch`: the epoch of the log's latest cut before the source was read. `different`: the number of keys that differ;
     `differences` lists some of them, and `keys` names as many as requested, as texts. `unsettled`: the number of keys
-    that changed at every read. `shape_key`: the key of a row that, when it is read again, adds the columns that the
-    copy lacks; () if there is none, or no row. `left_out`: columns that were not compared, and why. `by`: "digests" if
-    the server computed digests, and only rows with different ones were read; "rows" if all rows were read, for the
-    reason in `read_why`.
+    that changed at every read. `shape_key`: the key of a row; reading that row again adds the columns that the copy
+    lacks. It is () if the copy lacks none, or the table has no row. `left_out`: columns that were not compared, and
+    why. `by`: "digests" if the server computed digests, and only rows with different ones were read; "rows" if all rows
+    were read, for the reason in `read_why`.
     """
 
     table: str

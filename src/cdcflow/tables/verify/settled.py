@@ -1,4 +1,4 @@
-"""Which keys changed since a snapshot, so that a difference in them proves nothing.
+"""Find which keys changed since a snapshot, so that a difference in them proves nothing.
 
     log     …──t──t──t──x──t──────c───────t──▶          x: the first transaction that the snapshot may not see
     source         snapshot                             c: the copy's cut
@@ -37,8 +37,8 @@ NUDGE_AFTER_S = 0.3
 
 @dataclass(slots=True)
 class Fences:
-    """What snapshots saw. `begun`: the log's next offset before the first of them; `end`: a position in the source's
-    log, after the last of them."""
+    """The transactions that the snapshots of some reads saw. `begun`: the log's next offset before the first snapshot;
+    `end`: a position in the source's log after the last one."""
 
     begun: int
     seen: list[Visibility] = field(default_factory=list)
@@ -47,8 +47,9 @@ class Fences:
 
 @dataclass(frozen=True, slots=True)
 class SettledRange:
-    """The log has everything that the snapshots saw. `first`: the first offset that they may not have seen; `position`:
-    the position in the source's log before it; `newest`: the log's current last offset."""
+    """The part of the log after some snapshots, in a log that has everything that they saw. `first`: the first offset
+    that they may not have seen; `position`: the position in the source's log before it; `newest`: the log's last
+    offset."""
 
     first: int
     position: str
@@ -58,7 +59,7 @@ class SettledRange:
 def wait_for_log(
     log: LogReader, comparison: Comparison, fences: Fences, wait_s: float, sleep: Callable[[float], None] = time.sleep
 ) -> SettledRange:
-    """Wait until the log has everything that was seen.
+    """Wait until the log has everything that the snapshots saw.
 
     Raises:
         ConfigurationError: the log does not reach that position in time.
@@ -92,8 +93,8 @@ def wait_for_log(
 
 
 def _nudge(comparison: Comparison) -> None:
-    """Write a heartbeat after the position that was read, so that an otherwise idle log reaches it. A mark that the
-    daemon does not wait for leaves nothing in an idle log."""
+    """Write a heartbeat into the source's log after the position that was read, so that an otherwise idle change log
+    reaches it. A mark would not do: if the daemon does not wait for it, it leaves nothing in an idle log."""
     with contextlib.suppress(CdcflowError):
         comparison.chunks.heartbeat()
 
@@ -136,7 +137,7 @@ def _headers(log: LogReader, begin: int, begun: int, last: int) -> tuple[pa.Tabl
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The keys of a table that changed. `None`: all of its rows may have changed."""
+    """The keys of a table that changed; `None`: all of its rows may have changed."""
 
     keys: pa.Table | None
 

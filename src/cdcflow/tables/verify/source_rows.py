@@ -1,7 +1,7 @@
 """Read the source's rows without locks: a whole table in chunks, as a backfill does, or the rows with some keys.
 
 Each chunk has its own snapshot. A row that moved from one chunk to another between two snapshots is read twice or not
-at all; it changed, so nothing is concluded from it (`settled`).
+at all. Such a row changed, so its difference proves nothing (`settled`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class ChunkPiece:
 
 
 class SourceRows:
-    """Reads one table. `rows_per_second`: the maximum average rate, and `gate`: lets it read, where that is limited."""
+    """Reads the rows of one table. `rows_per_second`: the maximum average rate. `gate`: admits each read, if reading is
+    limited."""
 
     def __init__(
         self,
@@ -78,11 +79,13 @@ class SourceRows:
         self._sleep = sleep
 
     def begin(self, fences: Fences) -> None:
-        """Call before anything is read: everything visible now is visible to all later reads."""
+        """Record the state before the first read. Call it before anything is read: everything visible at that time is
+        visible to all later reads."""
         fences.seen.append(self._chunks.snapshot())
 
     def end(self, fences: Fences) -> None:
-        """Call after everything was read: this determines how far the log must reach."""
+        """Record the state after the last read. Call it when everything was read: it determines how far the log must
+        reach."""
         fences.end = self._comparison.end()
 
     def all(self, fences: Fences) -> Iterator[ChunkPiece]:
@@ -101,7 +104,7 @@ class SourceRows:
                 yield piece
 
     def walk(self, fences: Fences, take: Callable[[Chunk], T]) -> Iterator[T]:
-        """Process the whole table chunk by chunk.
+        """Call `take` with each chunk of the table, and yield the results.
 
         Raises:
             NotComparable: as `all`.
@@ -128,7 +131,8 @@ class SourceRows:
         return take(chunk)
 
     def wait(self, rows: int, seconds: float, size: int = 0) -> None:
-        """Sleep to keep the configured rate and pace, after reading `rows` rows of `size` bytes took `seconds`."""
+        """Sleep as long as the configured rate and pace require. `rows`, `size` and `seconds`: the rows and bytes that
+        were read, and how long reading took."""
         if self._gate is not None:
             self._gate.count(rows, size, seconds)
             self._gate.yield_after(seconds)
