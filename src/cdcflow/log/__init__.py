@@ -1,1 +1,1 @@
-"""The change log as a thing to read, query and maintain; writing it is up to `cdcflow.sinks`."""
+"""Read, query and maintain the change log. Writing it is up to `cdcflow.sinks`."""

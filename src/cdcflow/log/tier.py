@@ -22,8 +22,8 @@ class OpenTier(Protocol):
 
     @property
     def sealer(self) -> Callable[[Iterable[Message]], Iterator[str]]:
-        """Turns the tail's messages into segments, and yields for each the text by which `put` finds it. Can be sent to
-        another process."""
+        """A function that turns the tail's messages into segments, and yields for each the text by which `put` finds
+        it. It can be sent to another process."""
         ...
 
     @property
@@ -40,22 +40,22 @@ class OpenTier(Protocol):
         ...
 
     def origin(self) -> Mapping[str, Any]:
-        """Where in the topic the history ends now, for the caller to record."""
+        """Return the place in the topic where the history now ends, for the caller to record."""
         ...
 
 
 class Tier(Protocol):
-    """A log in Kafka with its history: sealed segments as a file log has them."""
+    """A log in Kafka with its history: sealed segments like those of a log in files."""
 
     layout: Layout
     """The layout of the history."""
 
     def topic(self) -> TopicAddress:
-        """The address of the log's topic."""
+        """Return the address of the log's topic."""
         ...
 
     def open(self) -> AbstractContextManager[OpenTier]:
-        """Find out what has to be sealed, and lock the history in the meantime.
+        """Find out which part of the topic has to be sealed, and lock the history until the context ends.
 
         Raises:
             ConfigurationError: there is no log, or the history is not this log's.

@@ -1,5 +1,5 @@
-"""Who works on independent pieces of a log: this process, other processes with access to its folder, or other processes
-with access to its object store alone."""
+"""The processes that work on independent pieces of a log: this one, others with access to its folder, or others with
+access to its object store alone."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ B = TypeVar("B")
 
 
 class AwayLog(Protocol):
-    """A log in an object store, for a process that can reach nothing else of it. Can be sent to that process."""
+    """A log in an object store, for a process that can reach no other part of it. It can be sent to that process."""
 
     def open(self) -> AbstractContextManager[Layout]:
-        """The log's layout, with a temporary local folder as its directory."""
+        """Return the log's layout, with a temporary local folder as its directory."""
         ...
 
     def put(self, name: str, path: Path, sha256: str) -> None:
@@ -35,19 +35,20 @@ class AwayLog(Protocol):
 
 
 class Workers(Protocol):
-    """Works on several pieces at a time."""
+    """Processes that work on several pieces at a time."""
 
     @property
     def at_once(self) -> int: ...
 
     @property
     def away(self) -> AwayLog | None:
-        """How they reach the log, and where they upload their results; None if they have access to its folder."""
+        """How the workers reach the log, and where they upload their results; `None` if they have access to its
+        folder."""
         ...
 
     def each(self, work: Callable[[A], B], given: Sequence[A]) -> list[B]:
-        """The result of each piece, in the order given. Work and pieces are sent to other processes, and a piece is
-        worked on again if a process died in the middle of it.
+        """Return the result of each piece, in the order given. Work and pieces are sent to other processes. If a
+        process dies in the middle of a piece, the piece is worked on again.
 
         Raises:
             CdcflowError: as `work` does, or because no process could do it.
@@ -56,7 +57,7 @@ class Workers(Protocol):
 
 
 class Here:
-    """Works in this process, one piece after another."""
+    """Works on the pieces in this process, one after another."""
 
     at_once: int = 1
     away: AwayLog | None = None

@@ -1,4 +1,4 @@
-"""Syncs to disk what can be read of a log.
+"""Sync to disk the part of a log that a reader can see.
 
 Readers see a cut before its writer has synced it. Before a reader does something irreversible (sends a message, hands
 out a cursor), it syncs the log itself; if the writer was quicker, that costs nothing.

@@ -24,14 +24,15 @@ Part = bytes | memoryview
 
 
 class FileLayer(Protocol):
-    """What the file sink changes on disk. Each call may raise OSError."""
+    """The operations by which the file sink changes files. Each call may raise OSError."""
 
     def create(self, path: Path) -> int:
-        """A new, empty file, opened for appending. FileExistsError if it exists."""
+        """Create a new, empty file and return its descriptor for appending. Raises FileExistsError if the file
+        exists."""
         ...
 
     def open(self, path: Path) -> int:
-        """An existing file, opened for appending."""
+        """Open an existing file for appending and return its descriptor."""
         ...
 
     def write(self, fd: int, parts: Sequence[Part]) -> int:
@@ -44,7 +45,7 @@ class FileLayer(Protocol):
     def fsync_dir(self, path: Path) -> None: ...
     def rename(self, source: Path, target: Path) -> None: ...
     def link(self, source: Path, target: Path) -> None:
-        """Give a file another name. FileExistsError when that is taken."""
+        """Give a file another name. Raises FileExistsError if that name is taken."""
         ...
 
     def unlink(self, path: Path) -> None: ...
@@ -53,7 +54,7 @@ class FileLayer(Protocol):
 
 
 class OsLayer:
-    """The operating system's files."""
+    """Performs the operations with the operating system's calls."""
 
     def create(self, path: Path) -> int:
         return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
@@ -118,7 +119,7 @@ def write_all(layer: FileLayer, fd: int, parts: Sequence[Part]) -> int:
 
 
 class DurableFile:
-    """A new file, written from front to back; durable when it is closed."""
+    """A new file that is written from front to back, and is durable when it is closed."""
 
     def __init__(self, layer: FileLayer, path: Path) -> None:
         self._layer = layer
@@ -138,7 +139,7 @@ class DurableFile:
 
 
 def write_file(layer: FileLayer, path: Path, content: bytes, mark: str = "") -> None:
-    """Replace a file in one step: after a crash there is the old one or the whole new one. Durable on return.
+    """Replace a file in one step: after a crash either the old file exists or the whole new one. Durable on return.
 
     `mark`: a word that no other process uses, if several may replace the file at the same time.
     """
@@ -158,7 +159,8 @@ def write_file(layer: FileLayer, path: Path, content: bytes, mark: str = "") -> 
 
 
 def write_new_file(layer: FileLayer, path: Path, content: bytes, mark: str) -> bool:
-    """Write a file in one step, unless it exists: then return False. Durable on return. `mark`: as in `write_file`."""
+    """Write a file in one step, unless it exists, and return whether it was written. Durable on return. `mark`: as in
+    `write_file`."""
     temporary = path.with_name(f"{path.name}.{mark}.tmp")
     file = DurableFile(layer, temporary)
     file.write(content)
@@ -181,7 +183,7 @@ def write_new_file(layer: FileLayer, path: Path, content: bytes, mark: str) -> b
 
 
 def link_or_copy(layer: FileLayer, source: Path, target: Path) -> None:
-    """Give a durable file another name; on a file system without hard links: a durable copy."""
+    """Give a durable file another name; on a file system without hard links, make a durable copy."""
     try:
         layer.link(source, target)
     except OSError as error:
@@ -203,9 +205,8 @@ def remove_tree(layer: FileLayer, path: Path) -> None:
 
 @contextmanager
 def storing(attempt: str) -> Iterator[None]:
-    """Classify a failed write (L25): a full or failing disk may recover, rights and read-only disks need an
-    operator.
-    """
+    """Convert the errors of failed writes (L25): a full or failing disk may recover, but missing permissions and
+    read-only disks need an operator."""
     try:
         yield
     except OSError as error:
@@ -226,7 +227,7 @@ def unavailable(attempt: str, error: OSError) -> CdcflowError:
 
 
 def log_gone(attempt: str) -> LogGone:
-    """The error of a writer that no longer finds its files."""
+    """Return the error for a writer that no longer finds its files."""
     return LogGone(
         f"{attempt}: the log's folder, or a part of it, is gone: it was deleted or moved, or its file system was "
         "unmounted, while cdcflow wrote it",
@@ -237,7 +238,8 @@ def log_gone(attempt: str) -> LogGone:
 
 @contextmanager
 def syncing(path: Path) -> Iterator[None]:
-    """A failed sync is final: the system may have dropped the pages and report success for the next sync (L07)."""
+    """Convert the error of a failed sync into a final one: the system may have dropped the pages, and report success
+    for the next sync (L07)."""
     try:
         yield
     except FileNotFoundError as error:

@@ -5,9 +5,10 @@ holder's file nor a reused pid means anything (L13). It does not stop a writer t
 replaced, or whose lock a network file system lost. The epoch stops that one: every start writes a higher number, and a
 writer that finds another number than its own has been replaced (L10, L11, L12).
 
-A standby that becomes active replaces the lock file: a suspended writer keeps its lock as long as it exists. Then two
-processes may begin an epoch at the same time, and both may choose the same number. So the file also has a random word:
-the process that wrote it last is the writer, and a number that journals have already is not used again (`recovery`).
+A standby that becomes active replaces the lock file: a suspended writer keeps its lock as long as it exists. Two
+processes may then begin an epoch at the same time, and both may choose the same number. So the file also has a random
+word: the process that wrote it last is the writer, and a number that journals have already is not used again
+(`recovery`).
 """
 
 from __future__ import annotations
@@ -27,15 +28,14 @@ from cdcflow.model.position import Epoch
 
 
 class Held(ConfigurationError):
-    """Another process has the lock."""
+    """The error when another process has the lock."""
 
     section = "two-daemons"
 
 
 class Lease:
-    """The right to write a log. `release` releases it. `replaces`: take it from a process that still has it. `word`: no
-    other process has it, for names of temporary files.
-    """
+    """The right to write a log, until `release`. `replaces`: take it even from a process that still has it. `word`: a
+    word that no other process has, for names of temporary files."""
 
     def __init__(self, layout: Layout, *, replaces: bool = False) -> None:
         self._layout = layout
@@ -55,7 +55,12 @@ class Lease:
             write_file(layer, self._layout.epoch, self._written, self.word)
 
     def check(self) -> None:
-        """WriterReplaced if another process has taken the log over since, LogGone if the log is missing."""
+        """Check that this process may still write the log.
+
+        Raises:
+            WriterReplaced: another process has taken the log over since.
+            LogGone: the log is missing.
+        """
         found = _read(self._epoch_path)
         if found == self._written:
             return
@@ -69,7 +74,8 @@ class Lease:
 
     @contextlib.contextmanager
     def explaining(self) -> Iterator[None]:
-        """Errors of a writer that was replaced are explained by that: its files vanish, and others appear.
+        """Explain errors of the block by the replacement of this writer, if it was replaced: its files vanish, and
+        others appear.
 
         Raises:
             WriterReplaced: the block failed, and another process has taken the log over.
@@ -93,13 +99,13 @@ class Lease:
 
 
 def read_epoch(path: str | Path) -> Epoch:
-    """The latest epoch that has begun; 0 if none has."""
+    """Return the latest epoch that has begun; 0 if none has."""
     found = _read(path)
     return _number(found, path) if found else Epoch(0)
 
 
 def _read(path: str | Path) -> bytes:
-    """The content of the file with the epoch; empty if it does not exist."""
+    """Return the content of the file with the epoch; empty if it does not exist."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # read at every sync: no buffers for some bytes
     except FileNotFoundError:
@@ -118,10 +124,10 @@ def _number(text: bytes, path: str | Path) -> Epoch:
 
 
 def lock_file(path: Path, refusal: Callable[[Path, str], CdcflowError], *, replaces: bool = False) -> int:
-    """A descriptor that holds the lock of a file until it is closed, or its process ends.
+    """Lock a file and return a descriptor, which holds the lock until it is closed or its process ends.
 
-    `refusal` makes the error, from the file and the holder's name, if another process holds it. `replaces`: replace
-    the file instead, so that the other one holds the lock of a file that no process opens again.
+    `refusal` makes the error, from the file and the holder's name, if another process holds the lock. `replaces`:
+    replace the file instead, so that the other process holds the lock of a file that no process opens again.
     """
     while True:
         with storing(f"locking {path}"):
@@ -163,7 +169,7 @@ def _is_at(fd: int, path: Path) -> bool:
 
 
 def holder(path: Path) -> str:
-    """The last process that took the lock of a file, in words."""
+    """Return the last process that took the lock of a file, in words."""
     try:
         return path.read_text().strip() or "another process"
     except OSError:

@@ -1,4 +1,4 @@
-"""The lock for changing what is already sealed: held for a short time to upload, compact or expire segments.
+"""The lock for changes of sealed segments: held for a short time to upload, compact or expire segments.
 
 It is not the writer's lock, so maintenance runs while the daemon does, in a separate process. Sealing does not need it:
 no other process uses a new segment before it exists.
@@ -20,14 +20,15 @@ LOOK_EVERY_S = 0.2
 
 
 class Busy(SinkUnavailable):
-    """Another process, or thread, works on the segments."""
+    """The error when another process, or thread, works on the segments."""
 
     section = "busy"
 
 
 @contextmanager
 def maintenance(layout: Layout, wait: Callable[[float], bool] | None = None) -> Iterator[None]:
-    """Hold the lock. `wait(seconds)` is called between two tries; True from it ends the waiting. None: one try.
+    """Hold the lock. `wait(seconds)` is called between two tries, and ends the waiting by returning True; `None`: try
+    only once.
 
     Raises:
         Busy: another process works on the segments.
@@ -39,7 +40,7 @@ def maintenance(layout: Layout, wait: Callable[[float], bool] | None = None) -> 
 
 @contextmanager
 def hold_lock(path: Path, attempted: str, wait: Callable[[float], bool] | None = None) -> Iterator[None]:
-    """Hold a lock of this machine. `wait`: as for `maintenance`; `attempted` begins the error.
+    """Hold a lock of this machine. `wait`: as in `maintenance`; `attempted` begins the error's text.
 
     Raises:
         Busy: another process, or thread, holds it.

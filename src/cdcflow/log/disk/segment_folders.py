@@ -1,4 +1,4 @@
-"""Segments on disk: all of one is durable before it has its name."""
+"""Segments on disk: all files of a segment are durable before it gets its name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from cdcflow.log.format.segment import Segment
 
 
 def write_segment(layer: FileLayer, directory: Path, sealed: Callable[[OpenTarget], Segment]) -> tuple[Segment, bytes]:
-    """Have `sealed` write a segment's files into a new directory, and add the manifest. All of it is durable on return.
+    """Create a directory, call `sealed` to write a segment's files into it, and add the manifest. All of it is durable
+    on return.
 
     Return the segment and the manifest's bytes.
 

@@ -12,7 +12,7 @@ from cdcflow.log.format.rows import ShapeRows
 
 
 def is_whole(layout: Layout, record: Attached) -> bool:
-    """Whether the attached file still exists, with the content it had when it was attached."""
+    """Return whether the attached file still exists, with the content it had when it was attached."""
     path = layout.spool(record.name)
     try:
         if isinstance(record, AttachedFile):
@@ -24,11 +24,11 @@ def is_whole(layout: Layout, record: Attached) -> bool:
 
 
 def rows(layout: Layout, record: Attached) -> Iterator[ShapeRows]:
-    """The attached rows, with offsets in the log; shapes of a spool have no version.
+    """Yield the attached rows, with offsets in the log; shapes of a spool have no version.
 
     Raises:
         FileNotFoundError: the file no longer exists: a segment already has its rows, or it was deleted.
-        InvariantViolated: it does not hold what was attached.
+        InvariantViolated: the file does not have the rows that were attached.
     """
     path = layout.spool(record.name)
     if isinstance(record, AttachedFile):
@@ -39,7 +39,7 @@ def rows(layout: Layout, record: Attached) -> Iterator[ShapeRows]:
 
 
 def with_attached_rows(layout: Layout, found: Iterable[Record]) -> Iterator[Record]:
-    """A journal's records, with the attached rows in place of the records that attach them. Raises as `rows`."""
+    """Yield a journal's records, with the attached rows in place of the records that attach them. Raises as `rows`."""
     for record in found:
         if isinstance(record, AttachedSpool | AttachedFile):
             yield from rows(layout, record)

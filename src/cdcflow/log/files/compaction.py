@@ -58,12 +58,12 @@ GATHERED_BYTES_MAX = 64 << 20  # twice the limit of sealing, which has the same 
 
 @dataclass(frozen=True, slots=True)
 class CompactionRule:
-    """Which neighbouring segments become one, of at most `bytes_max` bytes and `ends_max` sealed segments
-    (None: any number; each adds some 30 bytes to the manifest).
+    """Which neighbouring segments are compacted into one, of at most `bytes_max` bytes and `ends_max` sealed segments
+    (`None`: any number; each adds some 30 bytes to the manifest).
 
-    A run of neighbours that has reached one of these limits is joined where at least 2 segments have twice the rows of
-    the largest one of them. The run after it still grows: it is joined where at least `count_min` segments have
-    `growth` times the rows of the largest one.
+    A run of neighbours that has reached one of these limits is joined if at least 2 segments have together twice the
+    rows of the largest one of them. The latest run still grows: it is joined if at least `count_min` segments have
+    together `growth` times the rows of the largest one.
     """
 
     bytes_max: int
@@ -74,7 +74,8 @@ class CompactionRule:
 
 @dataclass(frozen=True, slots=True)
 class SealedSize:
-    """A sealed segment's offsets, its bytes, and how many segments it was compacted from (1 if it was not)."""
+    """A sealed segment's offsets, its bytes, and how many sealed segments it consists of (1 if it was not
+    compacted)."""
 
     first_offset: int
     last_offset: int
@@ -91,7 +92,8 @@ class SealedSize:
 
 
 def groups(segments: Sequence[SealedSize], rule: CompactionRule) -> list[list[SealedSize]]:
-    """Which of these segments to compact by a rule: neighbours, oldest first, without the latest of all segments."""
+    """Return the groups of neighbouring segments to compact by a rule, oldest first. The latest of all segments is
+    never in one."""
     found: list[list[SealedSize]] = []
     run: list[SealedSize] = []
     held = ends = 0
@@ -108,7 +110,8 @@ def groups(segments: Sequence[SealedSize], rule: CompactionRule) -> list[list[Se
 
 
 def _worthwhile(run: list[SealedSize], count_min: int, growth: int) -> list[list[SealedSize]]:
-    """Split a run at segments with more rows than those that they would be rewritten with justify."""
+    """Return the parts of a run that are worth rewriting. The run is split at segments with too many rows compared with
+    the ones that they would be rewritten with."""
     if len(run) < count_min:
         return []
     rows = [segment.rows for segment in run]
@@ -170,8 +173,8 @@ def _seams(old: Sequence[Segment]) -> Iterator[tuple[int, int]]:
 
 
 def _backfills(old: Sequence[Segment]) -> Iterator[tuple[int, dict[str, dict[str, object] | None]]]:
-    """The backfill facts at each end of a replaced segment, where they differ from those at the next end; last one
-    first."""
+    """Yield the ends of replaced segments, the last one first, each with the backfill facts at it that differ from
+    those at the next end."""
     after = facts_of(old[-1].checkpoint)
     for segment in reversed(old):
         ends = [offset for offset, _ in segment.backfills]
@@ -194,7 +197,7 @@ def _transactions(old: Sequence[Segment], locate: Locate, open_target: OpenTarge
 
 
 def _rows(sources: Sequence[tuple[Segment, SegmentFile]], locate: Locate, open_target: OpenTarget) -> SegmentFile:
-    """One shape's rows of all segments, in one file."""
+    """Write one shape's rows of all segments into one file, and return its entry in the manifest."""
     file = sources[0][1]
     table = table_from_json(file.table or {})
     tally = ShapeTally(ShapeEntry(table, file.version))

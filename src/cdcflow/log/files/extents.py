@@ -1,4 +1,4 @@
-"""Which journals count, and how much of each: what a reader without the writer's lock may see."""
+"""Find which journals count, and how much of each: the part that a reader without the writer's lock may see."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Extent:
 
 
 def extents_of(layout: Layout) -> list[Extent]:
-    """The extent of each journal, oldest first. Scans the latest one."""
+    """Return the extent of each journal, oldest first. Scans the latest journal."""
     found: list[Extent] = []
 
     def read() -> None:
@@ -48,8 +48,8 @@ def extents_of(layout: Layout) -> list[Extent]:
 
 @contextmanager
 def opened_journal(layout: Layout, first_offset: int) -> Iterator[tuple[BinaryIO, Header, Path]]:
-    """A journal opened after its header. InvariantViolated if the header is damaged: it was durable before the file had
-    its name."""
+    """Open a journal, read its header and yield the file after it. Raises InvariantViolated if the header is damaged:
+    it was durable before the file had its name."""
     path = layout.journal(first_offset)
     with path.open("rb") as file:
         try:
@@ -62,7 +62,8 @@ def opened_journal(layout: Layout, first_offset: int) -> Iterator[tuple[BinaryIO
 
 
 def counting_heads(layout: Layout) -> Iterator[tuple[JournalHeader, bool]]:
-    """The headers of all journals, oldest first, and whether each counts: a stale writer's journal does not."""
+    """Yield the headers of all journals, oldest first, and whether each counts. A journal of a replaced writer does
+    not."""
     epoch = 0
     for first in layout.journal_offsets():
         with opened_journal(layout, first) as (_, header, _):
@@ -72,7 +73,7 @@ def counting_heads(layout: Layout) -> Iterator[tuple[JournalHeader, bool]]:
 
 
 def retry_read(read: Callable[[], Found], path: Path) -> Found:
-    """The result of `read`, which is called again if a file vanishes while it reads."""
+    """Return the result of `read`, which is called again if a file vanishes while it reads."""
     for _ in range(TRIES_MAX):
         try:
             return read()
@@ -111,14 +112,16 @@ def _newest_extent(layout: Layout, head: JournalHeader) -> Extent:
 
 
 def extent_records(layout: Layout, extent: Extent, skip: frozenset[FrameKind] = frozenset()) -> Iterator[Record]:
-    """The records of an extent. InvariantViolated if they contradict each other, which requires all kinds of frames."""
+    """Yield the records of an extent. Raises InvariantViolated if they contradict each other, which can be checked only
+    if `skip` is empty."""
     found = counted_records(layout, extent, skip)
     return found if skip else in_order(found, extent.header, str(layout.journal(extent.header.first_offset)))
 
 
 def counted_records(layout: Layout, extent: Extent, skip: frozenset[FrameKind] = frozenset()) -> Iterator[Record]:
-    """The same, without the check for contradictions, which the caller makes. FileNotFoundError if the journal has been
-    replaced: a writer that starts replaces a journal without rows by its own, under the same name."""
+    """Yield the records of an extent without the check for contradictions, which the caller makes. Raises
+    FileNotFoundError if the journal has been replaced: a writer that starts replaces a journal without rows by its own,
+    under the same name."""
     with opened_journal(layout, extent.header.first_offset) as (file, header, path):
         if JournalHeader.from_header(header) != extent.header:
             raise FileNotFoundError(2, "it is a different journal", str(path))

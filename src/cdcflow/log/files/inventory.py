@@ -1,5 +1,5 @@
-"""Which parts of a log's directory count: the same rule for the daemon that opens it and for `log check`, which only
-reads.
+"""Find which parts of a log's directory count: the same rule for the daemon that opens it and for `log check`, which
+only reads.
 
 It changes nothing. The amount it reads does not grow with the log: it finds the latest segments through the journal
 that continues them.
@@ -28,9 +28,9 @@ _RESTORE = "restore the log from a copy, or begin a new log with a new backfill"
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The parts that count. `journals` are not sealed yet, oldest first; `sealed` is the latest segment and
-    `last_manifest` the hash of its manifest; `history` has every shape; `stale` are journals that do not count, and
-    `left` those that were sealed."""
+    """The parts of a log's directory that count. `journals`: those that are not sealed yet, oldest first; `sealed`: the
+    latest segment, and `last_manifest` the hash of its manifest; `history` has every shape; `stale`: journals that do
+    not count, and `left`: journals that were sealed."""
 
     journals: tuple[Whole, ...]
     sealed: Segment | None
@@ -63,7 +63,7 @@ def inventory(layout: Layout, file: LogFile) -> Inventory:
 
 
 def _heads(layout: Layout, file: LogFile) -> tuple[list[JournalHeader], list[Path]]:
-    """The headers of the journals that count, oldest first, and the paths of the others."""
+    """Return the headers of the journals that count, oldest first, and the paths of the others."""
     heads: list[JournalHeader] = []
     stale: list[Path] = []
     for head, counts in counting_heads(layout):
@@ -84,7 +84,8 @@ def _heads(layout: Layout, file: LogFile) -> tuple[list[JournalHeader], list[Pat
 def _check_newest(layout: Layout, heads: Sequence[JournalHeader], noted: tuple[int, int] | None) -> None:
     """Check that the latest journal exists. No other file refers to it, and its rows were acknowledged to the source.
 
-    By epoch first: a writer that was replaced may have recorded its own journal, which never counted.
+    The recorded journal with the highest epoch is meant: a writer that was replaced may have recorded its own journal,
+    which never counted.
     """
     if noted is None:
         return
@@ -95,10 +96,11 @@ def _check_newest(layout: Layout, heads: Sequence[JournalHeader], noted: tuple[i
 def _unsealed_journals(
     layout: Layout, file: LogFile, heads: Sequence[JournalHeader]
 ) -> tuple[list[JournalHeader], tuple[int, int] | None, list[Path]]:
-    """The journals that are not sealed yet, oldest first, the bounds of the latest segment, and the leftover files.
+    """Return the journals that are not sealed yet, oldest first, the bounds of the latest segment, and the leftover
+    files.
 
-    Walks back from the latest journal: each names where the one before it began, and that is a segment or another
-    journal. Journals not reached this way were sealed; only their files still exist.
+    It walks back from the latest journal: each names where the one before it began, and that is a segment or another
+    journal. Journals that are not reached in this way were sealed; only their files still exist.
     """
     by_offset = {int(head.first_offset): head for head in heads}
     if not heads:
@@ -133,7 +135,7 @@ def _missing(layout: Layout, offset: int) -> InvariantViolated:
 
 
 def _chain(layout: Layout, file: LogFile, newest: tuple[int, int] | None) -> tuple[Segment | None, str]:
-    """The latest sealed segment, and its manifest's hash.
+    """Return the latest sealed segment, and its manifest's hash.
 
     Raises:
         InvariantViolated: a segment is missing, or a manifest does not match the hash in its successor.
@@ -168,7 +170,7 @@ def _history(layout: Layout) -> SchemaHistory:
 
 
 def _scan_journals(layout: Layout, heads: Sequence[JournalHeader]) -> Iterator[Whole]:
-    """The part of each journal that counts, oldest first."""
+    """Yield the part of each journal that counts, oldest first."""
     next_offset = heads[0].first_offset if heads else 0
     for head, successor in zip(heads, [*heads[1:], None][: len(heads)], strict=True):
         if head.first_offset != next_offset:

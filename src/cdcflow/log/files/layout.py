@@ -22,8 +22,8 @@ _JOURNAL = re.compile(r"(\d{20})\.journal")
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """`log.json`: the identity of this log. `first_offset` is the first offset still stored; older ones have
-    expired."""
+    """The content of `log.json`: the identity of a log. `first_offset` is the first offset that is still stored; older
+    ones have expired."""
 
     log_id: str
     source: SourceIdentity
@@ -36,7 +36,7 @@ class LogFile:
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str) -> LogFile:
-        """Read what `to_json` wrote. ConfigurationError if another version of cdcflow wrote it."""
+        """Read what `to_json` wrote. Raises ConfigurationError if another version of cdcflow wrote it."""
         value: Mapping[str, Any] = json.loads(text)
         if value["version"] != LOG_VERSION:
             raise other_version(name, f"version {value['version']}", value["version"], LOG_VERSION)
@@ -57,18 +57,18 @@ Bounds = tuple[int, int]
 class Store(Protocol):
     """A second place for segments: a bucket in which everything has the same name as on disk.
 
-    An object that it does not have raises FileNotFoundError; a store that is unavailable, or denies access, raises a
-    `CdcflowError`.
+    For a missing object each method raises FileNotFoundError; if the store is unavailable, or denies access, it raises
+    a `CdcflowError`.
     """
 
     @property
     def name(self) -> str:
-        """Its name for users: its url."""
+        """The store's name for users: its URL."""
         ...
 
     @property
     def address(self) -> StoreAddress:
-        """The address by which another client finds it."""
+        """The address by which another client finds the store."""
         ...
 
     @property
@@ -84,27 +84,27 @@ class Store(Protocol):
     def log_json(self) -> bytes: ...
     def schemas(self) -> bytes: ...
     def checkpoint(self) -> bytes:
-        """The log's latest checkpoint, as uploaded while no row arrived (see `CHECKPOINT`)."""
+        """Return the log's latest checkpoint, as uploaded while no row arrived (see `CHECKPOINT`)."""
         ...
 
     def segments(self) -> Sequence[Bounds]:
-        """The segments that have a manifest, in any order."""
+        """Return the segments that have a manifest, in any order."""
         ...
 
     def segments_behind(self, offset: int) -> Sequence[Bounds]:
-        """The segments with rows after an offset, and the one with the offset, if it exists; may include some older
-        ones. The cost does not depend on how many segments come before."""
+        """Return the segments with rows after an offset, and the one that contains the offset, if it exists; the result
+        may include some older ones. The cost does not depend on how many segments precede them."""
         ...
 
     def manifest(self, bounds: Bounds) -> bytes: ...
 
     def file(self, bounds: Bounds, file: SegmentFile, *, from_store: bool = False) -> Path:
-        """A local copy of one file, verified against the manifest. It may be deleted soon: open it at once.
-        `from_store`: read it from the store even if a copy exists."""
+        """Return a local copy of one file, verified against the manifest. The copy may be deleted soon, so open it at
+        once. `from_store`: read the file from the store even if a copy exists."""
         ...
 
     def fetch(self, bounds: Bounds, file: SegmentFile, target: Path) -> None:
-        """The same, written to `target`."""
+        """Write one file, verified against the manifest, to `target`."""
         ...
 
     def forget(self, bounds: Bounds) -> None:
@@ -112,15 +112,15 @@ class Store(Protocol):
         ...
 
     def states(self) -> Sequence[int]:
-        """The offsets of the complete states (`log.files.states`), ascending."""
+        """Return the offsets of the complete states (`log.files.states`), ascending."""
         ...
 
     def state(self, offset: int) -> bytes:
-        """The content of a state's `state.json`."""
+        """Return the content of a state's `state.json`."""
         ...
 
     def state_file(self, offset: int, file: SegmentFile) -> Path:
-        """A local copy of one file of a state, as `file`."""
+        """Return a local copy of one file of a state; otherwise as `file`."""
         ...
 
 
@@ -138,7 +138,7 @@ class Layout:
 
     @classmethod
     def of(cls, location: Path | str | Layout) -> Layout:
-        """A log's layout, from its directory, or the given layout itself."""
+        """Return a log's layout, from its directory, or the given layout itself."""
         return location if isinstance(location, Layout) else cls(Path(location))
 
     @property
@@ -148,12 +148,12 @@ class Layout:
 
     @property
     def away(self) -> Store | None:
-        """The store, if there is only the store; otherwise None."""
+        """The store, if the log is not on this machine and there is only the store; otherwise `None`."""
         return None if self.is_home else self.store
 
     @property
     def absolute(self) -> Layout:
-        """The same, for a process with another working directory."""
+        """The layout with an absolute path, for a process with another working directory."""
         return replace(self, root=self.root.resolve())
 
     @property
@@ -203,24 +203,27 @@ class Layout:
         return self.spools / _plain(name, self.spools)
 
     def journal_offsets(self) -> list[int]:
-        """First offsets of the existing journals, ascending."""
+        """Return the first offsets of the existing journals, ascending."""
         found = (_JOURNAL.fullmatch(p.name) for p in _list_folder(self.journals))
         return sorted(int(m[1]) for m in found if m)
 
     def segment_offsets(self) -> list[Bounds]:
-        """First and last offsets of the segments that count, ascending: a segment that replaced others covers them."""
+        """Return the first and last offsets of the segments that count, ascending. A segment that replaced others
+        counts in their place."""
         return widest_segments(self.listed_segments()[0])
 
     def segments_behind(self, offset: int) -> list[Bounds]:
-        """At least those of these segments with rows after an offset, and the one with the offset, if it exists.
-        Returns all segments if listing all is as fast."""
+        """Return at least those of the segments that have rows after an offset, and the one that contains the offset,
+        if it exists. Return all segments if listing all is as fast."""
         away = self.away
         return self.segment_offsets() if away is None else widest_segments(away.segments_behind(offset))
 
     def listed_segments(self) -> tuple[list[Bounds], list[Path]]:
-        """First and last offsets of the existing segments, ascending; and the directories of unfinished ones.
+        """Return the first and last offsets of the existing segments, ascending, and the directories of unfinished
+        ones.
 
-        A log may have tens of thousands of segments, so a start walks back from the latest one instead.
+        A log may have tens of thousands of segments, so the daemon does not call this at its start; it walks back from
+        the latest segment instead.
         """
         if (away := self.away) is not None:
             return sorted(away.segments()), []
@@ -230,7 +233,7 @@ class Layout:
         return found, unfinished
 
     def manifests_back(self, newest: Bounds | None, first_offset: int) -> Iterator[tuple[Segment, bytes]]:
-        """The manifests (and their bytes) from this segment back to the one that has `first_offset`.
+        """Yield the manifests (and their bytes) from the segment `newest` back to the one that has `first_offset`.
 
         Raises as `manifest` does, and InvariantViolated if one is missing.
         """
@@ -243,7 +246,7 @@ class Layout:
             newest = segment.before
 
     def _manifest_ending(self, bounds: Bounds) -> tuple[Segment, bytes]:
-        """The manifest of the segment that replaced this one and others before it."""
+        """Return the manifest of the segment that replaced this one and others before it."""
         wider = next((b for b in self.segment_offsets() if b[1] == bounds[1] and b[0] < bounds[0]), None)
         if wider is not None:
             return self.manifest(*wider)
@@ -256,7 +259,8 @@ class Layout:
         return (self.segment(segment.first_offset, segment.last_offset) / file.path).exists()
 
     def file(self, segment: Segment, file: SegmentFile, *, from_store: bool = False) -> Path:
-        """A local path where one of a segment's files can be opened now. FileNotFoundError if it exists nowhere.
+        """Return a local path where one of a segment's files can be opened now. Raises FileNotFoundError if it exists
+        nowhere.
 
         `from_store`: a file that is not in the directory is read from the store even if a local copy of it exists.
 
@@ -287,7 +291,7 @@ class Layout:
             return False
 
     def log_file(self) -> LogFile:
-        """The content of `log.json`. ConfigurationError if there is no log here."""
+        """Return the content of `log.json`. Raises ConfigurationError if there is no log here."""
         name = str(self.log_json)
         try:
             text = self.log_json.read_bytes()
@@ -308,8 +312,8 @@ class Layout:
         return LogFile.from_json(text, name)
 
     def newest_journal(self) -> tuple[int, int] | None:
-        """Epoch and first offset of the latest journal when it was recorded, or None before the first record. A later
-        journal may exist already; an older one is never the latest.
+        """Return the epoch and first offset that were recorded for the latest journal; `None` before the first record.
+        A later journal may exist already; an older one is never the latest.
 
         Raises:
             InvariantViolated: the file has different content.
@@ -325,7 +329,7 @@ class Layout:
             ) from None
 
     def schemas_json(self) -> bytes | None:
-        """The content of `schemas.json`, or None if it does not exist yet."""
+        """Return the content of `schemas.json`; `None` if it does not exist yet."""
         try:
             if (away := self.away) is not None:
                 return away.schemas()
@@ -334,8 +338,8 @@ class Layout:
             return None
 
     def reached_checkpoint(self, sealed: Checkpoint) -> Checkpoint:
-        """The checkpoint that a log has reached whose latest segment ends with `sealed`: if there is only the store,
-        and it has a later checkpoint with no row in between, that one.
+        """Return the latest checkpoint of a log whose latest segment ends with `sealed`. If the log is in a store
+        alone, that may be a later checkpoint in the store, with no row between the two; otherwise it is `sealed`.
 
         Raises:
             ConfigurationError: another version of cdcflow wrote it.
@@ -355,7 +359,8 @@ class Layout:
         return told if told.next_offset == sealed.next_offset and told.cut > sealed.cut else sealed
 
     def manifest(self, first_offset: int, last_offset: int) -> tuple[Segment, bytes]:
-        """A segment's manifest, and its bytes (for the hash chain). FileNotFoundError if it does not exist.
+        """Return a segment's manifest, and its bytes (for the hash chain). Raises FileNotFoundError if it does not
+        exist.
 
         Raises:
             ConfigurationError: another version of cdcflow wrote it.
@@ -381,7 +386,8 @@ class Layout:
 
 
 def _plain(name: str, directory: Path) -> str:
-    """A file name that was read from a file: it must not leave its directory (hard cases L28, S11)."""
+    """Return a file name that was read from a file, after checking that it does not leave its directory (hard cases
+    L28, S11)."""
     if "/" in name or "\0" in name or name in ("", ".", ".."):
         raise InvariantViolated(
             f"reading {directory}: a name in it points outside of it; cdcflow did not write it", runbook="log-damaged"
@@ -390,7 +396,7 @@ def _plain(name: str, directory: Path) -> str:
 
 
 def widest_segments(found: Sequence[Bounds]) -> list[Bounds]:
-    """Those of some segments that no wider one covers, ascending (see `compaction`)."""
+    """Return the segments that no wider one covers, ascending (see `compaction`)."""
     kept: list[Bounds] = []
     for bounds in sorted(found, key=lambda b: (b[0], -b[1])):
         if not kept or bounds[0] > kept[-1][1]:
@@ -399,12 +405,12 @@ def widest_segments(found: Sequence[Bounds]) -> list[Bounds]:
 
 
 def segment_name(bounds: Bounds) -> str:
-    """The name of a segment's directory."""
+    """Return the name of a segment's directory."""
     return f"{bounds[0]:020d}-{bounds[1]:020d}"
 
 
 def segment_bounds(name: str) -> Bounds | None:
-    """First and last offset in the name of a segment's directory, or None if it is not such a name."""
+    """Return first and last offset in the name of a segment's directory; `None` if it is not such a name."""
     # Only a segment's name of this length has its hyphen at this position, with digits in both halves.
     if len(name) == _SEGMENT_NAME and name[20] == "-" and (name[:20] + name[21:]).isdecimal():
         return int(name[:20]), int(name[21:])
@@ -412,12 +418,12 @@ def segment_bounds(name: str) -> Bounds | None:
 
 
 def state_name(offset: int) -> str:
-    """The name of a state's directory."""
+    """Return the name of a state's directory."""
     return f"{offset:020d}"
 
 
 def state_offset(name: str) -> int | None:
-    """The offset in the name of a state's directory, or None if it is not such a name."""
+    """Return the offset in the name of a state's directory; `None` if it is not such a name."""
     return int(name) if len(name) == len(state_name(0)) and name.isdecimal() else None
 
 

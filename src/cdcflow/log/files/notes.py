@@ -17,8 +17,8 @@ from cdcflow.log.files.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A reader that no longer needs anything up to `offset`. `kind`: merge or publish; `name`: the warehouse, or the
-    topics' prefix; `held_by`: the tables for which it may still go back before the cut of `offset`."""
+    """A note of a reader that no longer needs anything up to `offset`. `kind`: merge or publish; `name`: the warehouse,
+    or the topics' prefix; `held_by`: the tables for which the reader may still go back before the cut of `offset`."""
 
     kind: str
     name: str
@@ -27,7 +27,7 @@ class Note:
 
 
 def write(layout: Layout, note: Note) -> None:
-    """Replace the reader's last note. Not durable: a lost note only keeps the log for longer.
+    """Replace the reader's last note. It is not durable on return: a lost note only keeps the log for longer.
 
     Raises:
         OSError: the folder cannot be written.
@@ -40,12 +40,12 @@ def write(layout: Layout, note: Note) -> None:
 
 
 def warehouse_name(place: Path | str) -> str:
-    """The name of a merge into this folder or URL in its note."""
+    """Return the name that a merge into this folder or URL has in its note."""
     return place if isinstance(place, str) else str(place.resolve())
 
 
 def read(layout: Layout, kind: str, name: str) -> Note | None:
-    """One reader's note."""
+    """Return the note of one reader; `None` if it has left none."""
     try:
         return _of(_path(layout, kind, name).read_bytes())
     except FileNotFoundError:
@@ -53,7 +53,7 @@ def read(layout: Layout, kind: str, name: str) -> Note | None:
 
 
 def all_of(layout: Layout, kind: str) -> Sequence[Note]:
-    """The notes of all readers of a kind."""
+    """Return the notes of all readers of a kind."""
     found = [_of(path.read_bytes()) for path in sorted((layout.root / "readers").glob(f"{kind}-*.json"))]
     return [note for note in found if note is not None]
 
@@ -63,7 +63,7 @@ def _path(layout: Layout, kind: str, name: str) -> Path:
 
 
 def _of(text: bytes) -> Note | None:
-    """The note, or None if the file is incomplete or was not written by cdcflow."""
+    """Return the note in a text; `None` if the file is incomplete or was not written by cdcflow."""
     try:
         found = json.loads(text)
         return Note(str(found["kind"]), str(found["name"]), int(found["offset"]), tuple(found["held_by"]))

@@ -41,7 +41,7 @@ _STEPPING = (*PLAIN_ORDER, pa.types.is_time, _is_short_decimal)  # stored as 32-
 
 
 def columns_of(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """A file, or these columns of it.
+    """Return all columns of a file, or these.
 
     `pq.read_table` does the same, but first imports `pyarrow.dataset`, which each process would have to load.
     """
@@ -51,7 +51,7 @@ def columns_of(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 
 class SegmentTarget(Protocol):
-    """One file of a segment being written: written from front to back, and closed when it is whole."""
+    """A file of a segment that is written from front to back, and closed when it is whole."""
 
     def write(self, content: bytes, /) -> int: ...
     def close(self) -> None: ...
@@ -61,7 +61,7 @@ OpenTarget = Callable[[str], SegmentTarget]
 
 
 class _Hashed:
-    """Passes writes to a target and computes their hash, so that no file has to be read again for it."""
+    """Passes writes on to a target and computes their hash, so that no file has to be read again for it."""
 
     def __init__(self, target: SegmentTarget) -> None:
         self._target = target
@@ -94,7 +94,7 @@ class _Hashed:
 
 
 def _settings(schema: pa.Schema, rows: pa.Table, key: Sequence[str]) -> dict[str, object]:
-    """How a file's columns are encoded, chosen from its first rows. `key`: the columns that get bounds."""
+    """Return how a file's columns are encoded, chosen from its first rows. `key`: the columns that get bounds."""
     texts = [f.name for f in schema if _is_text(f.type) and f.name != OP]
     steps = [f.name for f in schema if f.type != pa.bool_() and any(stepping(f.type) for stepping in _STEPPING)]
     return {
@@ -112,7 +112,7 @@ def _is_text(found: pa.DataType) -> bool:
 
 
 def repeating(rows: pa.Table) -> list[str]:
-    """The columns whose dictionary is smaller than their values, judging by the first rows."""
+    """Return the columns whose dictionary is smaller than their values, judging by the first rows."""
     sample = rows.slice(0, SAMPLE_ROWS)
     return [f.name for f in rows.schema if not pa.types.is_nested(f.type) and _repeats(sample.column(f.name))]
 
@@ -122,14 +122,14 @@ def _repeats(column: pa.ChunkedArray) -> bool:
 
 
 class TaskThread:
-    """A thread that does one task at a time, while its owner prepares the next. Starts with the first task."""
+    """A thread that does one task at a time, while its owner prepares the next. It starts with the first task."""
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
         self._under_way: Future[None] | None = None
 
     def do(self, work: Callable[[], None]) -> None:
-        """Start a task, once the running one is done."""
+        """Start a task; if one is running, wait until it is done first."""
         self.wait()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "cdcflow-encode")
@@ -148,8 +148,8 @@ class TaskThread:
 
 
 class Parquet:
-    """One Parquet file being written; the rows it gathers are written as row groups. `key` columns get bounds (():
-    all).
+    """One Parquet file that is being written. It gathers rows and writes them as row groups. `key`: the columns that
+    get bounds (empty: all).
 
     With `encoder`, row groups are encoded in that thread, in turn with those of other files of the same segment.
     """
@@ -178,7 +178,8 @@ class Parquet:
             self.put()
 
     def put(self) -> None:
-        """Write the gathered rows, or start to. The error of an earlier `put` may be raised here."""
+        """Write the gathered rows, or start writing them in the encoder's thread. May raise the error of an earlier
+        `put`."""
         if not self._gathered_rows:
             return
         rows = self._take_rows()
@@ -195,7 +196,7 @@ class Parquet:
         self._out.close()
 
     def close(self) -> tuple[int, str]:
-        """Finish the file. Returns the bytes and sha256 of the whole file."""
+        """Finish the file, and return the bytes and sha256 of the whole file."""
         if self._encoder is not None:
             self._encoder.wait()
         rows = self._take_rows()

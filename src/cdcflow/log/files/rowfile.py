@@ -2,8 +2,8 @@
 
     run of one shape ─▶ Parquet, with offsets ─▶ journal: name, length, sha256, bounds ─▶ linked into the segment
 
-Rows of a large chunk need no replay, so writing them to the journal first gains nothing. The file is written when the
-offsets of its rows are known, and before the cut after it counts.
+The rows of a large chunk need no replay, so writing them to the journal first gains nothing. The file is written when
+the offsets of its rows are known, and before the cut after it counts.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
 def table_of(run: Run) -> Table | None:
-    """The shape of a run's rows if they may be in a separate file: one transaction of a chunk, of one shape. Otherwise
-    None."""
+    """Return the shape of a run's rows if they may be in a separate file, which requires that they are one transaction
+    of a chunk and have one shape; otherwise `None`."""
     if run.kind is not Kind.READ or run.transactions != 1:
         return None
     shapes = {batch.table for batch in run.batches if batch.rows.num_rows}
@@ -42,10 +42,10 @@ def table_of(run: Run) -> Table | None:
 def write(
     run: Run, table: Table, name: str, target: SegmentTarget, *, first_offset: int, transaction: int
 ) -> SegmentFile:
-    """Write the rows of a run (see `table_of`), with offsets starting at `first_offset`, to a file. Returns its entry
-    for a manifest, without table and version. The target is closed on return.
+    """Write the rows of a run (see `table_of`) to a file, with offsets starting at `first_offset`. Return its entry for
+    a manifest, without table and version. The target is closed on return.
 
-    Raises whatever the target raises; then the file is not whole.
+    Raises whatever the target raises; the file is then not whole.
     """
     tally = ShapeTally(ShapeEntry(table, 0))
     parquet = Parquet(name, table.log_schema, target, table.key)
@@ -83,7 +83,7 @@ def _says_nothing(rows: pa.RecordBatch) -> int:
 
 
 def is_whole(path: Path, record: AttachedFile) -> bool:
-    """Whether the file is the same as when it was attached. FileNotFoundError if it does not exist."""
+    """Return whether the file is the same as when it was attached. Raises FileNotFoundError if it does not exist."""
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
@@ -93,11 +93,11 @@ def is_whole(path: Path, record: AttachedFile) -> bool:
 
 
 def rows(path: Path, record: AttachedFile) -> Iterator[ShapeRows]:
-    """The rows of an attached file, with their offsets.
+    """Yield the rows of an attached file, with their offsets.
 
     Raises:
         FileNotFoundError: the file does not exist: a segment has adopted it, or it was deleted.
-        InvariantViolated: it does not hold what was attached.
+        InvariantViolated: the file does not have the rows that were attached.
     """
     table = record.shape.table
     following = record.first_offset

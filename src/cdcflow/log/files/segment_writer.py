@@ -1,11 +1,11 @@
-"""From journal to segment: frames in, Parquet per table shape out, in memory that does not grow with the journal.
+"""Turn a journal into a segment: frames in, Parquet per table shape out, in memory that does not grow with the journal.
 
 Rows that are already in a separate file are adopted with that file: the file of their shape that is being written ends
-there, and a new one begins after them. So of two files of one shape one ends before the other begins.
+before them, and a new one begins after them. So of two files of one shape one ends before the other begins.
 
 Rows are gathered per shape until they fill a row group. There are two bounds: a row group's rows, and the bytes
-gathered over all shapes (then the largest is written early). The same amount again may be in flight to the files at
-that time.
+gathered over all shapes (if these are exceeded, the largest is written early). The same amount again may be in flight
+to the files at that time.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def _nothing_attached(record: AttachedFile, _name: str) -> None:
 
 
 def file_name(table: Table, version: int, part: int = 1) -> str:
-    """A Parquet file's name in its segment; `part` counts the files of one shape there. Every character that is not
-    plainly safe is percent-encoded, including dots in names, so that no table's name can reach outside the directory or
-    be mistaken for another's (hard case S11). A name that is too long for a file system ends with `~` and a hash
-    instead."""
+    """Return a Parquet file's name in its segment; `part` counts the files of one shape in it. Every character that is
+    not plainly safe is percent-encoded, including dots in names, so that no table's name can reach outside the
+    directory or be mistaken for another's (hard case S11). A name that is too long for a file system ends with `~` and
+    a hash instead."""
     schema, name = (quote(p, safe="").replace(".", "%2E").replace("~", "%7E") for p in (table.id.schema, table.id.name))
     full = f"{schema}.{name}"
     if full.startswith("_"):
@@ -63,7 +63,8 @@ def file_name(table: Table, version: int, part: int = 1) -> str:
 
 @lru_cache(maxsize=1024)
 def check_storable(table: Table) -> None:
-    """ConfigurationError if Parquet cannot hold a column; called before the first row of it is in a journal."""
+    """Raise ConfigurationError if Parquet cannot hold a column. Called before the first row of the column is in a
+    journal."""
     for column in table.log_schema:
         try:
             with pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([column])):
@@ -124,7 +125,7 @@ def seal(
 def _write_records(
     records: Iterator[Record], spooled: Callable[[AttachedSpool], Iterator[ShapeRows]], writing: _Writing
 ) -> tuple[int, Checkpoint]:
-    """Write all records. Returns the number of the first cut, and the last one's checkpoint."""
+    """Write all records. Return the number of the first cut, and the checkpoint of the last one."""
     versions: dict[Table, int] = {}
     checkpoint: Checkpoint | None = None
     first_cut = 0
@@ -156,7 +157,7 @@ def _write_records(
 
 @dataclass(slots=True)
 class _Ids:
-    """The bounds of the transaction ids of a segment (see `Segment`)."""
+    """Computes the bounds of the transaction ids of a segment (see `Segment`)."""
 
     newest: int | None
     least: int | None = None
@@ -201,7 +202,8 @@ class _Gathered:
 
 
 def _together(table: Table, rows: Sequence[ShapeRows]) -> tuple[int, pa.RecordBatch]:
-    """All columns of some rows of one shape as one batch, and which of these columns are stored in none of the rows."""
+    """Return the columns of some rows of one shape that are not stored in any of them, as a set, and all columns of the
+    rows as one batch."""
     left_out = rows[0].left_out
     if any(r.left_out != left_out for r in rows):
         whole = pa.Table.from_batches([r.rows for r in rows], table.change_schema)
@@ -254,7 +256,7 @@ class _Writing:
             self._hand_on()
 
     def file(self, attached: AttachedFile) -> None:
-        """Add an attached file with the run's rows; the open file of its shape, which has the rows before them, is
+        """Add an attached file with the run's rows. The open file of its shape, which has the rows before them, is
         closed."""
         gathered = self._tables.get(attached.shape)
         if gathered is not None:

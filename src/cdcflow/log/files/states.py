@@ -9,8 +9,8 @@
                                           had read them there, but each with the offset, transaction and commit time of
                                           its last change
 
-So a row that has not changed since is still known, and a table can be built from a state and the log after it. On the
-machine that writes the log its states are in its directory; a store that holds the log has them, too.
+So a row that has not changed since is still known, and a table can be built from a state and the log after it. The
+states of a log are in its directory on the machine that writes it; a store that holds the log has them, too.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ STATE_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class StateTable:
-    """A table in a state: its file, how many rows it has, its shape at that offset (`Table.to_json()`), and what the
-    log recorded about its backfill (`capture.interleave.progress`)."""
+    """A table in a state: its file, how many rows it has, its shape at that offset (`Table.to_json()`), and the facts
+    about its backfill that the log recorded (`capture.interleave.progress`)."""
 
     file: str
     rows: int
@@ -52,14 +52,14 @@ class StateTable:
 
     @property
     def as_file(self) -> SegmentFile:
-        """Its file as the type that stores use."""
+        """The table's file in the type that stores use."""
         return SegmentFile(self.file, self.rows, self.bytes, self.sha256)
 
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """Tables (keyed by table name) at the end of `offset`, which is cut `cut` of the log, the source's `position`,
-    committed at `commit_clock` (microseconds since 1970 UTC)."""
+    """The tables of a log (keyed by table name) at the end of `offset`. This is the end of cut `cut` of the log, the
+    source's `position`, committed at `commit_clock` (microseconds since 1970 UTC)."""
 
     log_id: str
     offset: int
@@ -91,7 +91,7 @@ class LogState:
 
 
 def folder(layout: Layout) -> Path:
-    """The folder of a log's states."""
+    """Return the folder of a log's states."""
     return layout.root / "states"
 
 
@@ -100,7 +100,7 @@ def folder_of(layout: Layout, offset: int) -> Path:
 
 
 def state_offsets(layout: Layout) -> list[int]:
-    """The offsets of the existing states, ascending."""
+    """Return the offsets of the existing states, ascending."""
     if (away := layout.away) is not None:
         return list(away.states())
     try:
@@ -111,7 +111,7 @@ def state_offsets(layout: Layout) -> list[int]:
 
 
 def open_state(layout: Layout, offset: int) -> LogState:
-    """The state at an offset.
+    """Return the state at an offset.
 
     Raises:
         FileNotFoundError: it was removed.
@@ -127,7 +127,7 @@ def open_state(layout: Layout, offset: int) -> LogState:
 
 
 def groups(layout: Layout, state: LogState, name: str) -> Iterator[tuple[pq.ParquetFile, int]]:
-    """The row groups of a table of a state, as pairs of the opened file and the number.
+    """Yield the row groups of a table of a state, each as the opened file and the group's number.
 
     Raises:
         InvariantViolated: the file is missing or damaged.
@@ -146,14 +146,15 @@ def groups(layout: Layout, state: LogState, name: str) -> Iterator[tuple[pq.Parq
 
 
 def rows(layout: Layout, state: LogState, name: str) -> pa.Table:
-    """All rows of a table of a state (`Table.log_schema`)."""
+    """Return all rows of a table of a state (`Table.log_schema`)."""
     schema = state.tables[name].table.log_schema
     found = [parquet.read_row_group(number).cast(schema) for parquet, number in groups(layout, state, name)]
     return pa.concat_tables([schema.empty_table(), *found])
 
 
 def rows_of_key(layout: Layout, state: LogState, name: str, wanted: Sequence[pa.Array]) -> pa.Table:
-    """The rows of a table of a state that have a key, given as a one-value array per key column: at most one row."""
+    """Return the rows of a table of a state that have a key, given as a one-value array per key column: at most one
+    row."""
     table = state.tables[name].table
     found = [table.log_schema.empty_table()]
     for parquet, number in groups(layout, state, name):
@@ -167,7 +168,7 @@ def rows_of_key(layout: Layout, state: LogState, name: str, wanted: Sequence[pa.
 
 
 def state_damaged(name: str, why: str) -> InvariantViolated:
-    """The error for a state that cannot be read."""
+    """Return the error for a state that cannot be read."""
     return InvariantViolated(
         f"reading the state {name}: it is damaged ({why})",
         remedy="restore the log's folder `states` from a copy; without one, run `cdcflow table backfill TABLE` to have"

@@ -1,4 +1,4 @@
-"""A manifest's figures about a file's rows, counted while they are written."""
+"""Count a manifest's figures about a file's rows while they are written."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ class ShapeTally:
         self._run_key(batch)
 
     def file(self, parquet: Parquet) -> SegmentFile:
-        """Close the file that has these rows. Returns its entry in the manifest."""
+        """Close the file that has these rows, and return its entry in the manifest."""
         return self.entry(parquet.name, *parquet.close())
 
     def entry(self, name: str, size: int, sha256: str) -> SegmentFile:
-        """The manifest's entry for a file of this name, size and content."""
+        """Return the manifest's entry for a file of this name, size and content."""
         return SegmentFile(
             name,
             sum(self.ops.values()),
@@ -86,7 +86,7 @@ class ShapeTally:
 
 
 def _count(batch: pa.RecordBatch, column: str, where: pa.Array) -> int:
-    """Rows with a value in `column`, among those of `where`."""
+    """Return how many of the rows of `where` have a value in `column`."""
     values = batch.column(column)
     if values.null_count == len(values):
         return 0

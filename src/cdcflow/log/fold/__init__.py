@@ -1,1 +1,1 @@
-"""The meaning of a log: what rows its changes result in, and whether a table has every row. Pure."""
+"""The meaning of a log: the rows that its changes result in, and whether a table has every row. Pure."""

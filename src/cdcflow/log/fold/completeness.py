@@ -1,19 +1,20 @@
-"""Where the fold of a table begins, and whether the table has every row: from the backfills recorded in the log.
+"""Compute where the fold of a table begins, and whether the table has every row, from the backfills recorded in the
+log.
 
     offsets   1 ───────── 40 ═══════════ 70 ─────────── 90 ═══ ─ ─
     backfill              │ generation 1 │              │ generation 2, running
                           since          done           since
     whole since           ─              40             40 (until generation 2 is done: 90)
 
-Starting at `since` of a generation that is done, the log has a row of everything that exists. So a table that is
-folded from that offset needs nothing from before it: neither rows nor shapes. That is how a table that could not follow
-its source is built from scratch. A table that was whole stays whole while a generation runs, or after it was cancelled.
+Starting at `since` of a generation that is done, the log has a row of everything that exists. So a table that is folded
+from that offset needs nothing from before it: neither rows nor shapes. That is how a table that could not follow its
+source is built from scratch. A table that was whole stays whole while a generation runs, or after it was cancelled.
 
-If changes were lost and a table's rows were kept, the table is folded as before, and counts as whole again when a
+If changes were lost and a table's rows were kept, the table is folded as before. It counts as whole again when a
 comparison has shown that it is right, or a later generation is done.
 
-If changes of a table cannot leave the source, it fails, and the log lacks them since the offset in `missed`.
-The table is whole again when a later generation is done. At earlier offsets it was whole, and stays so.
+If changes of a table cannot leave the source, it fails, and the log lacks them since the offset in `missed`. The table
+is whole again when a later generation is done. At earlier offsets it was whole, and stays so.
 
 The same applies to a table that has a base: its rows were loaded another way, and the log does not have them. It has no
 floor until a later generation is done, and only the table that has these very rows can be whole.
@@ -34,7 +35,8 @@ WITHOUT_BASE = "without its base"
 
 @dataclass(frozen=True, slots=True)
 class TableBackfill:
-    """A table's latest backfill, from a checkpoint (`cdcflow.capture.interleave.progress` documents the fields)."""
+    """The latest backfill of a table, from a checkpoint (`cdcflow.capture.interleave.progress` documents the
+    fields)."""
 
     state: str = ""
     generation: int = 0
@@ -91,30 +93,32 @@ class TableBackfill:
 
     @property
     def finished_generation(self) -> int:
-        """The generation of `floor`, or a later one that was cancelled; 0 if there is none. A further generation may
-        have begun before any merge saw that it was done."""
+        """The generation whose `since` is `floor`, or a later one that was cancelled; 0 if there is none. A further
+        generation may have begun before any merge saw that this one was done."""
         if self.floor is None:
             return 0
         return self.generation if self.floor == self.since else self.generation - 1
 
     def lacks_at(self, offset: int, generation: int) -> bool:
-        """Whether the log lacks changes at an offset, of a table whose rows are those of this generation and what
-        changed since."""
+        """Return whether the log lacks changes at an offset, for a table whose rows are those of this generation and
+        later changes."""
         return any(first <= offset and generation <= before for first, before in self.missed)
 
     def is_whole(self, begun: int, base: str = "") -> bool:
-        """Whether a table that was folded from offset `begun`, onto the rows of this name ("": onto no rows), has every
-        row, and no changes of it were lost."""
+        """Return whether a table has every row, and no changes of it were lost. The table was folded from offset
+        `begun`, onto the base of the name `base` ("": onto no rows)."""
         return self._has_all(begun, base) and not self.in_doubt
 
     def state_of(self, begun: int, base: str = "") -> str:
-        """The state to report of such a table: `IN_DOUBT` if it would be whole otherwise."""
+        """Return the state to report of a table (see `is_whole`): `IN_DOUBT` if only lost changes keep it from being
+        whole."""
         if self._has_all(begun, base):
             return IN_DOUBT if self.in_doubt else self.state
         return WITHOUT_BASE if self.base and self.is_done else self.state
 
     def stays_whole(self, *, complete: bool, state: str) -> tuple[bool, str]:
-        """Whether a table without new changes is whole now, given whether it was before, and the state to report."""
+        """Return whether a table without new changes is whole now, and the state to report. `complete` and `state`: the
+        same facts from before."""
         if (self.floor is None and not self.base) or not (complete or state == IN_DOUBT):
             return False, self.state
         return not self.in_doubt, IN_DOUBT if self.in_doubt else self.state
@@ -125,7 +129,8 @@ class TableBackfill:
         return self.floor is not None and begun <= self.floor
 
     def beginnings(self) -> tuple[int, ...]:
-        """The offsets from which a new table can be folded, the one that makes it most complete first. 0: all of it."""
+        """Return the offsets from which a new table can be folded, the one that makes it most complete first. 0 means
+        the whole log."""
         whole = self.floor or 0
         # Once a generation that is running is done, its rows are all that exist.
         return (whole, self.since) if self.state in ACTIVE and self.since > whole else (whole,)

@@ -1,9 +1,9 @@
-"""The meaning of a merge: from (rows, changes in offset order) to rows, in plain Python. The oracle.
+"""The meaning of a merge in plain Python: from rows and changes, in offset order, to rows. It is the oracle for tests.
 
-Everything that applies changes (the Spark job above all) must give what `fold` gives; tests compare them. It is
-short so that it can be believed, and slow, and never runs on the way from a source to a table.
+Everything that applies changes (the Spark job above all) must give what `fold` gives; tests compare them. It is short
+so that it can be believed, and slow, and never runs on the way from a source to a table.
 
-What a row knows: a value per column, and which columns it is `missing`: never sent so far, which is neither NULL nor
+A row has a value per column, and a set of columns that are `missing`: never sent so far, which is neither NULL nor
 unchanged. Until a table's backfill is done a row may miss columns; after that it must not (`incomplete_keys`).
 """
 
@@ -21,10 +21,10 @@ Values = Mapping[str, object]
 class LogChange:
     """One row of the log. `values` holds the columns that were sent; `unchanged` names those that were not.
 
-    `values` of a delete hold at least the key. `before` is the old row of a key change (its insert follows
-    directly on the delete of the old key), at least its key columns. `transaction` is its number, `segment` that of the
-    segment that it was sealed in, before any compaction, `read` whether its transaction is a backfill's; only `history`
-    uses them.
+    `values` of a delete hold at least the key. `before` is the old row of a key change (its insert follows directly on
+    the delete of the old key), at least its key columns. Only `history` uses the rest: `transaction` is the
+    transaction's number, `segment` that of the segment in which the row was sealed, before any compaction, and `read`
+    whether the transaction is a backfill's.
     """
 
     offset: int
@@ -43,14 +43,14 @@ class LogChange:
 
     @property
     def is_found(self) -> bool:
-        """Whether the row was read in this state, or (by a repair) found to be missing; since when is unknown."""
+        """Whether a backfill read the row in this state, or a repair found it to be missing; since when is unknown."""
         return self.op == "r" or (self.op == "d" and self.read)
 
 
 @dataclass(frozen=True, slots=True)
 class FoldedRow:
-    """A row. `offset` is its last change's. `count` is above 1 only in a table without a key. `deleted`: the source no
-    longer has it (see `soft_delete`)."""
+    """A row of the result. `offset`: that of its last change. `count`: above 1 only in a table without a key.
+    `deleted`: the source no longer has the row (see `soft_delete`)."""
 
     values: Values
     missing: frozenset[str]
@@ -65,7 +65,7 @@ Rows = Mapping[Key, FoldedRow]
 def fold(
     rows: Rows, changes: Iterable[LogChange], key_columns: tuple[str, ...], *, keyed: bool = True
 ) -> dict[Key, FoldedRow]:
-    """Apply changes, in offset order, to the rows of one table.
+    """Apply changes, in offset order, to the rows of one table, and return the rows after them.
 
     `keyed` False: `key_columns` are all columns, and equal rows are counted.
     """
@@ -78,8 +78,8 @@ def fold(
 def soft_delete(
     rows: Rows, changes: Iterable[LogChange], key_columns: tuple[str, ...], columns: frozenset[str]
 ) -> dict[Key, FoldedRow]:
-    """The same for a table with a key in which deleted rows stay, with their last values. The live rows are those of
-    `fold`; a deleted row has the offset of the change that deleted it.
+    """Apply changes like `fold`, for a table with a key in which deleted rows stay, with their last values. The live
+    rows are those of `fold`; a deleted row has the offset of the change that deleted it.
 
     `columns` are those other than the key, which are missing in a row that was deleted before any change of it arrived.
     """
@@ -98,14 +98,14 @@ def soft_delete(
 
 
 def append(rows: Sequence[LogChange], changes: Iterable[LogChange]) -> list[LogChange]:
-    """The same for a table whose rows are the changes themselves."""
+    """Apply changes like `fold`, for a table whose rows are the changes themselves."""
     return [*rows, *changes]
 
 
 def _apply(
     state: dict[Key, FoldedRow], changes: Iterable[LogChange], key_columns: tuple[str, ...], keyed: bool
 ) -> Iterator[LogChange]:
-    """Apply changes to `state`, one at each step."""
+    """Apply changes to `state`, one at each step, and yield each when it is applied."""
     departed: tuple[int, Key, FoldedRow] | None = None
     for change in changes:
         key = tuple(change.values.get(c) for c in key_columns)
@@ -131,24 +131,26 @@ def _apply(
 
 
 def sweep(rows: Rows, since: int) -> dict[Key, FoldedRow]:
-    """The rows after a completed re-backfill that began at offset `since`: what nothing touched since is gone."""
+    """Return the rows that remain after a repeated backfill that began at offset `since` and is done: rows without a
+    change since then are removed."""
     return {key: row for key, row in rows.items() if row.offset >= since}
 
 
 def swept_softly(rows: Rows, since: int) -> dict[Key, FoldedRow]:
-    """The same where deleted rows stay: rows without a change since are deleted, by an unknown change."""
+    """Return the rows after a sweep like `sweep`, for a table in which deleted rows stay: rows without a change since
+    then are marked as deleted, by an unknown change."""
     return {key: row if row.offset >= since else replace(row, deleted=True) for key, row in rows.items()}
 
 
 def incomplete_keys(rows: Rows) -> list[Key]:
-    """Keys of rows that miss columns, except deleted ones: empty once the table's backfill is done."""
+    """Return the keys of rows that miss columns, except deleted ones. Empty once the table's backfill is done."""
     return [key for key, row in rows.items() if row.missing and not row.deleted]
 
 
 def _moved_from(
     departed: tuple[int, Key, FoldedRow] | None, change: LogChange, key_columns: tuple[str, ...]
 ) -> FoldedRow | None:
-    """The row that a key change's insert continues: the one that the delete directly before it took away."""
+    """Return the row that the insert of a key change continues: the one that the delete directly before it removed."""
     if departed is None or change.before is None or not change.unchanged:
         return None
     offset, key, row = departed
@@ -156,10 +158,10 @@ def _moved_from(
 
 
 def _overlaid(old: FoldedRow | None, change: LogChange) -> FoldedRow:
-    """The change's values over the old row's; what neither has is missing.
+    """Return the row after a change: the old row with the change's values. Columns that neither has are missing.
 
-    An insert or read replaces the row, so there `old` is given only for a key change, and only for its unchanged
-    columns.
+    An insert or read replaces the row, so for these `old` is given only for a key change, and used only for its
+    unchanged columns.
     """
     sent = dict(change.values)
     if old is None:
@@ -175,9 +177,9 @@ def _overlaid(old: FoldedRow | None, change: LogChange) -> FoldedRow:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """An end of a version: the offset, and whether it is exactly where the source made the change. Otherwise the row's
-    state is only known since then (a backfill showed it), or became so then at the latest (an earlier row no longer
-    existed)."""
+    """An end of a version: its offset, and whether the source made the change exactly there. Otherwise the row was in
+    the new state there at the latest: a backfill read it in that state, or found that an earlier row no longer existed.
+    """
 
     offset: int
     exact: bool = True
@@ -185,7 +187,8 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A row from `start` up to `end` (None while open). `offset`: of the change that last confirmed or ended it."""
+    """The values of a row from `start` up to `end` (`None` while the version is open). `offset`: that of the change
+    that last confirmed or ended it."""
 
     values: Values
     missing: frozenset[str]
@@ -198,9 +201,9 @@ class Version:
 class TableVersions:
     """The versions of one table: those that have ended, and the open one of each key.
 
-    Within a merge it also keeps what each change needs of the earlier ones: `rows` like those of `fold`, `read`, the
-    columns whose value is from a backfill, with the segment, and `hidden`, the keys for which a backfill's row arrived
-    that created no version.
+    Within a merge it also keeps what the next changes need of earlier ones: `rows` like those of `fold`; `read`, the
+    columns whose value is from a backfill, with the segment; and `hidden`, the keys for which a row of a backfill
+    arrived that created no version.
     """
 
     ended: list[tuple[Key, Version]] = field(default_factory=list)
@@ -214,7 +217,8 @@ class TableVersions:
             self.ended.append((key, replace(gone, end=end, offset=end.offset)))
 
     def sweep(self, since: int) -> None:
-        """A backfill is done that began at this offset: rows without a change since then no longer exist."""
+        """End the versions of rows without a change since the offset at which a backfill began that is done now: these
+        rows no longer exist."""
         for key, version in list(self.open.items()):
             if version.offset < since:
                 self.close(key, End(since, exact=False))
@@ -229,11 +233,12 @@ def history(
     swept: int = 0,
     gap: tuple[int, int] | None = None,
 ) -> TableVersions:
-    """Apply changes, in offset order, to the open versions: each transaction creates one version of each row that it
-    changed. The changes are all of their segments. `since`: the offset at which the latest backfill began (0 if there
-    was none); `sweep`: that of the latest one that is done, so that rows without a change since then no longer exist.
-    `gap`: changes were lost before the first of these offsets, and since the second one (0: not yet) the rows are known
-    to be right.
+    """Apply changes, in offset order, to the open versions. Each transaction creates one version of each row that it
+    changed. The changes must be all of their segments.
+
+    `since`: the offset at which the latest backfill began (0 if there was none); `swept`: that of the latest one that
+    is done, so that rows without a change since then no longer exist. `gap`: changes were lost before the first of
+    these offsets, and since the second one (0: not yet) the rows are known to be right.
 
     A backfill's row precedes the changes of its window in the log, and may show them already; so may the delete of a
     row that a repair did not find. So if a change of the same row follows in the same segment (a window ends inside
@@ -255,7 +260,7 @@ def go_on(
     since: int,
     gap: tuple[int, int] | None = None,
 ) -> None:
-    """Apply more of a merge's changes. `follows` knows all of them."""
+    """Apply more of a merge's changes. `follows` knows all changes of the merge."""
     for _, group in groupby(changes, key=lambda c: c.transaction):
         together = list(group)
         touched: dict[Key, LogChange] = {}
@@ -299,7 +304,7 @@ def _is_across(gap: tuple[int, int], before: int, after: int) -> bool:
 
 
 def _note_read(columns: dict[str, int], change: LogChange) -> None:
-    """Which columns of a row have their value from a backfill, after one more change of it."""
+    """Update which columns of a row have their value from a backfill, after one more change of the row."""
     if change.op == "u":
         for name in change.values:
             columns.pop(name, None)
@@ -309,14 +314,14 @@ def _note_read(columns: dict[str, int], change: LogChange) -> None:
 
 
 def _alike(row: FoldedRow, version: Version, columns: frozenset[str]) -> bool:
-    """Whether they are the same in the columns that the source has. A row that misses one of them is like no other: its
-    value there is unknown. One that a shape does not have is NULL in it."""
+    """Return whether a row and a version are the same in the columns that the source has. A row that misses one of them
+    is like no other, because its value is unknown. A column that a shape does not have is NULL in its rows."""
     same = all(exact(row.values.get(c)) == exact(version.values.get(c)) for c in columns)
     return same and not (row.missing | version.missing) & columns
 
 
 def exact(value: object) -> object:
-    """A value that equals another only if it is identical: 0.0 is not -0.0, and a NaN is a NaN."""
+    """Return a value that equals another only if it is identical: 0.0 is not -0.0, and a NaN is a NaN."""
     match value:
         case float():
             return repr(value)
@@ -328,7 +333,7 @@ def exact(value: object) -> object:
 
 
 class Follows:
-    """The later changes in the same segment."""
+    """Finds the later changes of a row in the same segment."""
 
     def __init__(self, changes: Iterable[LogChange], key_columns: tuple[str, ...]) -> None:
         self._last: dict[object, int] = {}
@@ -341,9 +346,9 @@ class Follows:
                 self._last |= {(key, change.segment, column): change.offset for column in brought}
 
     def change(self, key: Key, read: LogChange) -> bool:
-        """Whether a change of the row follows."""
+        """Return whether a change of the row follows the one that was read, in its segment."""
         return self._last.get((key, read.segment), 0) > read.offset
 
     def is_sent_later(self, key: Key, change: LogChange, segment: int, column: str) -> bool:
-        """Whether one follows in that segment which sends the column."""
+        """Return whether a later change of the row in that segment sends the column."""
         return self._last.get((key, segment, column), 0) > change.offset

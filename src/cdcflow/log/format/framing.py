@@ -61,7 +61,8 @@ _KIND_OF = {int(kind): kind for kind in FrameKind}
 
 
 class Damaged(Exception):
-    """A frame that is not whole. `reason` is torn (the file ends in it) or checksum. Never leaves this package."""
+    """The error for a frame that is not whole. `reason` is torn (the file ends in it) or checksum. Never leaves this
+    package."""
 
     def __init__(self, at: int, reason: str) -> None:
         super().__init__(f"{reason} at byte {at}")
@@ -88,7 +89,7 @@ class Frame(NamedTuple):
 
 
 def other_version(name: str, found: str, version: int, ours: int) -> ConfigurationError:
-    """The error for a file whose version (named as `found`) differs from `ours`, so that it cannot be read."""
+    """Return the error for a file whose version (named as `found`) differs from `ours`, so that it cannot be read."""
     if version > ours:
         text, remedy = f"a newer cdcflow wrote it ({found}, this one reads {ours})", "install the newer cdcflow again"
     else:
@@ -98,7 +99,7 @@ def other_version(name: str, found: str, version: int, ours: int) -> Configurati
 
 
 def encode_header(kind: FileKind, value: dict[str, object]) -> tuple[bytes, int]:
-    """A file's header, and the seed for the frames that follow it."""
+    """Return a file's header, and the seed for the frames that follow it."""
     text = json.dumps(value, separators=(",", ":")).encode()
     head = _HEADER.pack(MAGIC, FORMAT_VERSION, kind, len(text)) + text
     seed = crc32(head)
@@ -107,7 +108,7 @@ def encode_header(kind: FileKind, value: dict[str, object]) -> tuple[bytes, int]
 
 
 def read_header(file: BinaryIO, kind: FileKind, name: str) -> Header:
-    """Read the header of a file that is at its start.
+    """Read the header of a file whose position is at its start.
 
     Raises:
         ConfigurationError: another version of cdcflow wrote it.
@@ -133,22 +134,22 @@ def read_header(file: BinaryIO, kind: FileKind, name: str) -> Header:
 
 
 def frame_bytes(length: int) -> int:
-    """Bytes of a frame with a payload of this length. InvariantViolated if the payload exceeds the limit for a
-    frame."""
+    """Return the bytes of a frame with a payload of this length. Raises InvariantViolated if the payload exceeds the
+    limit for a frame."""
     if length > FRAME_BYTES_MAX:
         raise InvariantViolated(f"framing {length} bytes: the most is {FRAME_BYTES_MAX}")
     return _FRAME.size + length + (-length % 8)
 
 
 class Framer:
-    """Wraps payloads in frames, one after another. One per file that is written."""
+    """Wraps payloads in frames, one after another. Each file that is written has one."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._sequence = 0
 
     def frame(self, kind: FrameKind, *parts: Part) -> list[Part]:
-        """One frame around `parts`, which are not copied."""
+        """Return one frame around `parts`, which are not copied."""
         length = sum(map(len, parts))
         crc = crc32(_FRAME.pack(_FRAME_MAGIC, kind, length, self._sequence, 0), self._seed)
         for part in parts:
@@ -162,7 +163,7 @@ class Framer:
 def frames(
     file: BinaryIO, header: Header, *, end: int | None = None, skip: Iterable[FrameKind] = (), sequence: int = 0
 ) -> Iterator[Frame]:
-    """The frames of a file whose header has just been read, up to byte `end` (None: the end of the file).
+    """Yield the frames of a file whose header has just been read, up to byte `end` (`None`: the end of the file).
 
     Frames of the kinds in `skip` have an empty payload and are not verified. If the file ends between two frames, the
     iteration ends.
@@ -202,7 +203,8 @@ def frames(
 
 
 def frames_beyond(file: BinaryIO, header: Header, start: int, kind: FrameKind) -> Iterator[Frame]:
-    """Whole frames of one kind anywhere after byte `start`, whatever is between them: used to judge damage."""
+    """Yield whole frames of one kind anywhere after byte `start`, whatever is between them. They are used to judge
+    damage."""
     needle = _FRAME_MAGIC + bytes([kind])
     at = start + (-start % 8)
     window = b""

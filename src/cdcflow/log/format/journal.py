@@ -74,8 +74,8 @@ _NONSENSE = (
 class JournalHeader:
     """The header of a journal: where it begins, and how much of the journal before it counts.
 
-    `base` is the checkpoint that this journal continues. `previous_bytes` bounds the journal before it (`previous`: its
-    first offset): anything a stale writer appends after that byte is not part of the log.
+    `base` is the checkpoint that this journal continues. The journal before it (`previous`: its first offset) counts up
+    to byte `previous_bytes`: anything that a replaced writer appends after that byte is not part of the log.
     """
 
     log_id: str
@@ -89,11 +89,11 @@ class JournalHeader:
         return self.base.next_offset
 
     def encode(self) -> tuple[bytes, int]:
-        """The bytes, and the seed for the frames that follow."""
+        """Return the header's bytes, and the seed for the frames that follow."""
         return encode_header(FileKind.JOURNAL, self.value())
 
     def value(self) -> dict[str, object]:
-        """As JSON; `from_header` reads it."""
+        """Return the header as JSON; `from_header` reads it."""
         return {
             "log_id": self.log_id,
             "epoch": self.epoch,
@@ -120,8 +120,8 @@ class JournalHeader:
 
 @dataclass(frozen=True, slots=True)
 class AttachedSpool:
-    """One transaction's rows are in a spool. `bytes` and `crc` (of the whole file up to that byte) verify its
-    content."""
+    """The record that one transaction's rows are in a spool. `bytes` and `crc` (of the whole file up to that byte)
+    verify the spool's content."""
 
     spool: str
     first_offset: int
@@ -138,8 +138,8 @@ class AttachedSpool:
 
 @dataclass(frozen=True, slots=True)
 class AttachedFile:
-    """All rows of one transaction are in a Parquet file, in the format of the segment that will contain it. `file` is
-    its future entry in the manifest, except for the path, which is its name among the spools."""
+    """The record that all rows of one transaction are in a Parquet file, in the format of the segment that will contain
+    it. `file` is its future entry in the manifest, except for the path, which is its name among the spools."""
 
     shape: ShapeEntry
     file: SegmentFile
@@ -171,13 +171,13 @@ class CutMark:
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """Starting here, the checkpoint's `progress` or `source` has changed."""
+    """The record that the checkpoint's `progress` or `source` has changed, starting here."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpoolPiece:
-    """A piece of a spool begins: `rows` rows follow, of these sub-transactions (None: they can no longer be rolled
-    back)."""
+    """The record that a piece of a spool begins: `rows` rows follow, of these sub-transactions (`None`: they can no
+    longer be rolled back)."""
 
     rows: int
     subxids: npt.NDArray[np.uint64] | None
@@ -229,14 +229,14 @@ class Encoder:
 
     @property
     def waiting(self) -> int:
-        """Bytes of frames that were not taken yet."""
+        """The bytes of the frames that were not taken yet."""
         return self.bytes - self._taken
 
     def knows(self, table: Table) -> bool:
         return table in self._shapes
 
     def take(self) -> list[Part]:
-        """The frames added since the last call, as buffers that are ready for one write."""
+        """Return the frames added since the last call, as buffers that are ready for one write."""
         parts: list[Part] = []
         while self._queue:
             kind, size, payload = self._queue.popleft()
@@ -249,7 +249,8 @@ class Encoder:
         self._queue.clear()
 
     def payloads(self) -> list[tuple[FrameKind, list[Part]]]:
-        """The same as `take`, but payloads without framing: for a container that has its own."""
+        """Return the frames added since the last call, like `take`, but as payloads without framing: for a container
+        that has its own."""
         found: list[tuple[FrameKind, list[Part]]] = []
         while self._queue:
             kind, size, payload = self._queue.popleft()
@@ -258,18 +259,18 @@ class Encoder:
         return found
 
     def apart(self, tables: Iterable[Table]) -> dict[Table, RowsEncoder]:
-        """Encoders for rows of shapes that were introduced; another thread inserts their output between these
-        frames."""
+        """Return encoders for rows of shapes that were introduced. Another thread may use them, and inserts their
+        output between these frames."""
         return {table: RowsEncoder(table, self._shapes[table].number, deflates=False) for table in tables}
 
     def shape(self, table: Table, version: int) -> None:
-        """Introduce a shape, once per file."""
+        """Add the frame that introduces a shape, once per file."""
         if table not in self._shapes:
             self._shapes[table] = RowsEncoder(table, len(self._shapes))
             self._put(FrameKind.SCHEMA, [_json({"version": version, "table": table.to_json()})])
 
     def rows(self, batch: ChangeBatch, first: int) -> None:
-        """Rows of a shape that was introduced; the first row of the run (or piece) has offset `first`."""
+        """Add rows of a shape that was introduced. The first row of the run (or piece) has offset `first`."""
         rows = batch.rows
         # The total buffer size includes what a slice keeps alive and is quick to compute; its own bytes are not.
         large = rows.num_rows > SMALL_ROWS and rows.get_total_buffer_size() > BATCH_BYTES_MAX
@@ -295,7 +296,7 @@ class Encoder:
         self._put(FrameKind.ATTACH, [_json(value)])
 
     def file(self, table: Table, written: Callable[[], SegmentFile]) -> None:
-        """A file with rows of a shape that was introduced. The thread that takes the frame calls `written`, which
+        """Add a file with rows of a shape that was introduced. The thread that takes the frame calls `written`, which
         writes the file."""
         number = self._shapes[table].number
         size = frame_bytes(FILE_PAYLOAD_BYTES)
@@ -338,8 +339,8 @@ class Encoder:
 
 
 def progress_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """The difference between two JSON objects: {} (they are equal), `entries` by member (to be merged into those of
-    that member), or all of it as `progress`."""
+    """Return the difference between two JSON objects: {} if they are equal; `entries` by member, to be merged into
+    those of that member; or the whole new object as `progress`."""
     if before == after:
         return {}
     entries: dict[str, Any] = {}
@@ -357,7 +358,7 @@ def progress_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict
 
 
 def progress_after(before: Mapping[str, Any], change: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Apply the result of `progress_change`."""
+    """Return the object `before` after a change that `progress_change` computed."""
     if "progress" in change:
         whole: dict[str, Any] = change["progress"]
         return whole
@@ -381,7 +382,7 @@ def _json(value: dict[str, Any]) -> bytes:
 
 
 class Decoder:
-    """Turns frames back into records. One per file that is read, starting at its header."""
+    """Turns frames back into records. Each file that is read has one, starting at its header."""
 
     def __init__(self, name: str, header: Header) -> None:
         self.name = name
@@ -392,7 +393,7 @@ class Decoder:
         self._source: Mapping[str, str] = checkpoint.get("source") or {}
 
     def record(self, frame: Frame) -> Record:
-        """The content of a frame.
+        """Return the content of a frame.
 
         Raises:
             InvariantViolated: the checksum is right but the content is invalid: cdcflow did not write it like this.
@@ -406,8 +407,8 @@ class Decoder:
             raise self._nonsense(frame, type(error).__name__) from None
 
     def extent(self, frame: Frame) -> tuple[int, int, int, int]:
-        """The arguments for `numbers.Numbers` from a transactions or rows frame, without decoding all of it.
-        InvariantViolated as `record`."""
+        """Return the arguments for `numbers.Numbers` from a transactions or rows frame, without decoding all of it.
+        Raises InvariantViolated like `record`."""
         try:
             return (extent if frame.kind is FrameKind.TRANSACTIONS else rows_extent)(frame.payload)
         except _NONSENSE as error:
@@ -475,13 +476,13 @@ def _shape(payload: bytes) -> ShapeEntry:
 
 
 def durable_bytes(frame: Frame) -> int:
-    """How much of the file was durable when this cut's frame was written."""
+    """Return how much of the file was durable when the frame of this cut was written."""
     durable: int = _CUT.unpack_from(frame.payload)[0]
     return durable
 
 
 def cut_number(payload: bytes) -> int:
-    """The cut number of a cut's frame."""
+    """Return the cut number of a cut's frame."""
     number: int = _CUT.unpack_from(payload)[3]
     return number
 
@@ -489,7 +490,7 @@ def cut_number(payload: bytes) -> int:
 def records(
     file: BinaryIO, header: Header, name: str, *, end: int | None = None, skip: frozenset[FrameKind] = frozenset()
 ) -> Iterator[Record]:
-    """The records of a file whose header has just been read. See `framing.frames`."""
+    """Yield the records of a file whose header has just been read. See `framing.frames`."""
     decoder = Decoder(name, header)
     for frame in frames(file, header, end=end, skip=skip):
         yield decoder.record(frame)
@@ -497,7 +498,7 @@ def records(
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Which transaction each row belongs to: the headers of consecutive transactions, in columns."""
+    """The transaction of each row, by offset: the headers of consecutive transactions, in columns."""
 
     first_offset: int
     last_offset: Int64s
@@ -506,7 +507,7 @@ class Owners:
 
     @classmethod
     def of(cls, headers: pa.RecordBatch) -> Owners:
-        """By the headers of consecutive transactions (`TRANSACTIONS_SCHEMA`)."""
+        """Return the owners for the headers of consecutive transactions (`TRANSACTIONS_SCHEMA`)."""
         last, number = headers.column("last_offset").to_numpy(), headers.column("number").to_numpy()
         return cls(
             headers.column("first_offset")[0].as_py(),
@@ -516,9 +517,9 @@ class Owners:
         )
 
     def log_rows(self, table: Table, offsets: Int64s, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows in the log's columns (`Table.log_schema`): with offset, transaction and commit time.
+        """Return rows in the log's columns (`Table.log_schema`): with offset, transaction and commit time.
 
-        `offsets` ascend. InvariantViolated if one of them belongs to none of these transactions.
+        `offsets` ascend. Raises InvariantViolated if one of them belongs to none of these transactions.
         """
         counts = self.counts(table, offsets)
         commit_ts = pa.array(np.repeat(self.commit_ts, counts)).view(_TIMESTAMP)
@@ -526,7 +527,7 @@ class Owners:
         return pa.RecordBatch.from_arrays(columns, schema=table.log_schema)
 
     def counts(self, table: Table, offsets: Int64s) -> Int64s:
-        """How many of these rows each transaction has. InvariantViolated as `log_rows`."""
+        """Return how many of these rows each transaction has. Raises InvariantViolated like `log_rows`."""
         ends = np.searchsorted(offsets, self.last_offset, side="right")
         if len(offsets) and (offsets[0] < self.first_offset or ends[-1] != len(offsets)):
             raise InvariantViolated(

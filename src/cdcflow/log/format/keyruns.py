@@ -58,11 +58,11 @@ class KeyRuns:
         self._type = keys.type
 
     def give_up(self) -> None:
-        """Stop: the runs of this file are unknown."""
+        """Stop recording: the runs of this file become unknown."""
         self._ends, self._unknown = None, True
 
     def text(self) -> tuple[tuple[str, str], ...] | None:
-        """First and last key of each run, ascending, or None if they are unknown."""
+        """Return the first and last key of each run, ascending; `None` if they are unknown."""
         if self._ends is None or self._type is None:
             return None
         first, last = (pa.array(ends).view(self._type).cast(pa.string()).to_pylist() for ends in self._ends)
@@ -82,7 +82,7 @@ def hold(runs: Sequence[tuple[str, str]], keys: pa.Array) -> bool:
 
 
 def _widest(gaps: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
-    """The positions of the gaps that stay open, ascending. A gap of width 1 has no room for a key."""
+    """Return the positions of the gaps that stay open, ascending. A gap of width 1 has no room for a key."""
     found = np.flatnonzero(gaps > 1)
     if len(found) < RUNS_MAX:
         return found
@@ -91,8 +91,8 @@ def _widest(gaps: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
 
 
 def _numbers(keys: pa.Array) -> _Numbers | None:
-    """A column's values as integers in its own order, or None if it has NULLs, or its type no such order. Of the time
-    types, only those that every engine keeps exactly."""
+    """Return a column's values as integers in the column's own order; `None` if it has NULLs, or its type has no such
+    order. Of the time types, only those that every engine keeps exactly are supported."""
     if keys.null_count:
         return None
     if keys.type == pa.date32():

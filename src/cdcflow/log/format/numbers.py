@@ -1,4 +1,4 @@
-"""What must follow in a journal: one rule for every process that recovers, reads or checks one.
+"""The rules for the numbers in a journal, the same for every process that recovers, reads or checks one.
 
     transactions   the next offset and the next transaction, and the number of rows that follow
     rows           offsets of that run only, each of them once
@@ -22,7 +22,7 @@ from cdcflow.model.position import Checkpoint
 
 @dataclass(slots=True)
 class Numbers:
-    """Takes a journal's records, in order; calls `wrong` for each contradiction.
+    """Checks the numbers of a journal's records, in order, and calls `wrong` for each contradiction.
 
     `rows_left` rows of the run that began at `run_offset` are still missing; `total_left` is the sum of their offsets.
     """
@@ -40,8 +40,8 @@ class Numbers:
         return cls(wrong, base.next_offset, base.next_transaction, base.cut, base.next_offset)
 
     def transactions(self, first: int, rows: int, number: int, count: int) -> None:
-        """A run begins: `rows` rows with offsets starting at `first`, `count` transactions with numbers starting at
-        `number`."""
+        """Check the beginning of a run: `rows` rows with offsets starting at `first`, `count` transactions with numbers
+        starting at `number`."""
         self.finish()
         if (first, number) != (self.next_offset, self.next_transaction):
             self.wrong(
@@ -55,7 +55,7 @@ class Numbers:
         self.next_offset, self.next_transaction = first + rows, number + count
 
     def rows(self, first: int, last: int, count: int, total: int) -> None:
-        """Rows of the run: `count` of them, with offsets from `first` to `last` that sum up to `total`."""
+        """Check rows of the run: `count` rows, with offsets from `first` to `last` that sum up to `total`."""
         if first < self.run_offset or last >= self.next_offset or count > self.rows_left:
             self.wrong(
                 f"{count} rows with offsets {first} to {last} come in the run from offset {self.run_offset} to "
@@ -65,7 +65,7 @@ class Numbers:
         self.total_left -= total
 
     def count_spooled(self, first: int, rows: int) -> None:
-        """All rows of the run are stored next to the journal."""
+        """Check a run whose rows are all stored next to the journal."""
         if rows:
             self.rows(first, first + rows - 1, rows, rows * first + rows * (rows - 1) // 2)
 
@@ -91,7 +91,7 @@ class Numbers:
         self.rows_left = self.total_left = 0
 
     def take(self, record: Record) -> None:
-        """The same for a decoded record."""
+        """Check a decoded record."""
         match record:
             case TransactionHeaders():
                 rows = record.next_offset - record.first_offset
@@ -108,7 +108,7 @@ class Numbers:
 
 
 def refusing(name: str) -> Callable[[str], None]:
-    """A `wrong` callback for `Numbers` that raises InvariantViolated."""
+    """Return a `wrong` callback for `Numbers` that raises InvariantViolated."""
 
     def wrong(text: str) -> None:
         raise InvariantViolated(
@@ -121,7 +121,7 @@ def refusing(name: str) -> Callable[[str], None]:
 
 
 def in_order(found: Iterable[Record], header: JournalHeader, name: str) -> Iterator[Record]:
-    """A journal's records, with none skipped, up to the first contradiction.
+    """Yield a journal's records, with none skipped, up to the first contradiction.
 
     Raises:
         InvariantViolated: they contradict each other.

@@ -26,7 +26,7 @@ _KINDS = {int(kind): kind for kind in FrameKind}
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One record of the log's topic: `topic_offset` is its offset, `key` and `value` as above."""
+    """One record of the log's topic: `topic_offset` is its offset; `key` and `value` are as described above."""
 
     topic_offset: int
     key: bytes
@@ -42,7 +42,7 @@ class TopicRecord:
 
 
 def pieces(kind: int, payload: Sequence[Part], bytes_max: int) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of the records for one frame; none has more than `bytes_max` bytes of it."""
+    """Yield keys and values of the records for one frame, each with at most `bytes_max` bytes of the frame."""
     left = sum(map(len, payload))
     if left <= bytes_max:
         yield bytes((kind, 0)), b"".join(payload)
@@ -62,7 +62,7 @@ def pieces(kind: int, payload: Sequence[Part], bytes_max: int) -> Iterator[tuple
 
 
 def head_of(header: JournalHeader) -> bytes:
-    """The value of a topic range's first record."""
+    """Return the value of a topic range's first record."""
     return json.dumps(header.value(), separators=(",", ":")).encode()
 
 
@@ -72,9 +72,10 @@ def head_from(value: bytes) -> JournalHeader:
 
 
 class RangeDecoder:
-    """Decodes records into the contents of frames. Begin at a header; other kinds before the first header are an error.
+    """Decodes records into the contents of frames. It must begin at a header; other kinds before the first header are
+    an error.
 
-    `wanted`: frames of other kinds are returned as `Skipped`, undecoded (None: all are decoded). Shapes are always
+    `wanted`: frames of other kinds are returned as `Skipped`, undecoded (`None`: all are decoded). Shapes are always
     decoded. Rows of offsets below `before` are returned as `Skipped` too, unless later frames depend on them.
     """
 
@@ -86,7 +87,7 @@ class RangeDecoder:
         self._open: tuple[int, int, list[bytes]] | None = None
 
     def take(self, message: Message) -> TopicRecord | None:
-        """The frame that this record completes, or None if the rest of a frame is in the next record.
+        """Return the frame that this record completes; `None` if the rest of a frame is in the next record.
 
         Raises:
             InvariantViolated: cdcflow did not write it like this.

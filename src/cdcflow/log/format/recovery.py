@@ -59,7 +59,7 @@ class Whole:
 
 @dataclass(slots=True)
 class _Scan:
-    """The state of a scan; `rows_since`, `shapes` and `attached` are those since the last cut."""
+    """The state of a scan; `rows_since`, `shapes` and `attached` are about the frames since the last cut."""
 
     numbers: Numbers
     rows_since: int = 0
@@ -70,9 +70,9 @@ class _Scan:
 def whole(
     file: BinaryIO, header: Header, size: int, name: str, is_whole: Callable[[Attached], bool], *, end: int | None
 ) -> Whole:
-    """How much of a journal counts. `file` is positioned just after its header; it has `size` bytes.
+    """Return the part of a journal that counts. `file` is positioned just after its header; it has `size` bytes.
 
-    `end`: where the next journal records that this one ends; then everything before it must be whole.
+    `end`: where the next journal records that this one ends; everything before it must then be whole.
 
     Raises:
         InvariantViolated: data that was durable is damaged, or the frames contradict each other.
@@ -105,7 +105,7 @@ def whole(
 
 
 def _process(decoder: Decoder, frame: Frame, scan: _Scan, is_whole: Callable[[Attached], bool]) -> CutMark | None:
-    """Process one frame. Returns the cut if the frame is one."""
+    """Process one frame. Return the cut if the frame is one."""
     if frame.kind is FrameKind.ROWS:
         first, last, count, total = decoder.extent(frame)
         scan.numbers.rows(first, last, count, total)

@@ -50,7 +50,7 @@ Part = bytes | memoryview
 
 @dataclass(frozen=True, slots=True)
 class ShapeEntry:
-    """A shape that the frames after it may use. `version` is its number in the schema history (0 in a spool)."""
+    """A shape that later frames may use. `version` is its number in the schema history (0 in a spool)."""
 
     table: Table
     version: int
@@ -60,7 +60,7 @@ class ShapeEntry:
 class ShapeRows:
     """Rows of one shape; `offsets` ascend. In a spool they count from 0 within their piece.
 
-    `stored` has the shape's columns without those in `left_out`; `op` is the op of all rows if `_op` is omitted.
+    `stored` has the shape's columns except those in `left_out`; `op` is the op of all rows if `_op` is omitted.
     """
 
     shape: ShapeEntry
@@ -71,7 +71,7 @@ class ShapeRows:
 
     @property
     def rows(self) -> pa.RecordBatch:
-        """All columns (`Table.change_schema`)."""
+        """The rows with all columns (`Table.change_schema`)."""
         if not self.left_out:
             return self.stored
         return with_omitted_columns(self.shape.table, self.stored, self.left_out, [self.op], [self.stored.num_rows])
@@ -80,7 +80,8 @@ class ShapeRows:
 def with_omitted_columns(
     table: Table, stored: pa.RecordBatch, left_out: int, ops: Sequence[str], counts: Sequence[int]
 ) -> pa.RecordBatch:
-    """Rows with the omitted columns restored: `ops[i]` is the op of `counts[i]` rows, one group after another."""
+    """Return rows with the omitted columns restored: `ops[i]` is the op of `counts[i]` rows, one group after
+    another."""
     columns = list(stored.columns)
     own = len(table.columns)
     count = stored.num_rows
@@ -106,8 +107,8 @@ def _stored_schema(table: Table, left_out: int) -> pa.Schema:
 
 
 class RowsEncoder:
-    """Encodes the rows of one shape for one file. `deflates`: small messages depend on the first such one before
-    them."""
+    """Encodes the rows of one shape for one file. `deflates`: the first small message is the dictionary for
+    later ones."""
 
     def __init__(self, table: Table, number: int, *, deflates: bool = True) -> None:
         self._table = table
@@ -116,7 +117,7 @@ class RowsEncoder:
         self._messages: dict[int, _Messages] = {}
 
     def parts(self, batch: ChangeBatch, first: int) -> list[Part]:
-        """The payload of a rows frame, in pieces; the first row of the run (or piece) has offset `first`."""
+        """Return the payload of a rows frame, in pieces. The first row of the run (or piece) has offset `first`."""
         rows, index = batch.rows, batch.index
         op, left_out = _left_out(rows)
         messages = self._messages.get(left_out)
@@ -143,7 +144,7 @@ class _Messages:
         self._template: zlib._Compress | None = None
 
     def parts(self, batch: pa.RecordBatch) -> tuple[int, int, list[Part]]:
-        """Form, bytes of the message before it was deflated (0: it was not), and the message in pieces."""
+        """Return the form of a message, its bytes before it was deflated (0: it was not), and the message in pieces."""
         if self._column_order is not None:
             batch = batch.select(self._column_order)
         if batch.num_rows <= SMALL_ROWS:
@@ -173,8 +174,8 @@ class _Messages:
 
 
 class _StreamWriter:
-    """Encapsulated messages with one kind of compression. Only a stream writer can compress, and it writes the schema
-    first: that message is discarded."""
+    """Writes encapsulated messages with one kind of compression. Only a stream writer can compress, and it writes the
+    schema first, so that message is discarded."""
 
     def __init__(self, schema: pa.Schema, options: pa.ipc.IpcWriteOptions) -> None:
         self._sink = _Pieces()
@@ -188,7 +189,7 @@ class _StreamWriter:
 
 
 class _Pieces:
-    """A file object that collects what is written to it in pieces."""
+    """A file object that collects everything that is written to it, in pieces."""
 
     closed = False
 
@@ -213,7 +214,7 @@ def _deflater(dictionary: bytes) -> zlib._Compress:
 
 
 def _left_out(rows: pa.RecordBatch) -> tuple[int, int]:
-    """The op of all rows (as its character code), or 0 if they differ; and which columns are redundant."""
+    """Return the op of all rows (as its character code; 0 if they differ), and the set of redundant columns."""
     own = rows.num_columns - 3
     count = rows.num_rows
     op = _only_op(rows.column(own), count)
@@ -237,7 +238,7 @@ def _only_op(ops: pa.StringArray, count: int) -> int:
 
 
 def _gaps(index: Int64s) -> tuple[int, bytes]:
-    """How many rows of other shapes precede each row except the first: bytes per number, and the numbers."""
+    """Return how many rows of other shapes precede each row except the first: the bytes per number, and the numbers."""
     if int(index[-1]) - int(index[0]) == len(index) - 1:
         return 0, b""
     gaps = np.diff(index) - 1
@@ -251,13 +252,13 @@ def _gaps(index: Int64s) -> tuple[int, bytes]:
 
 
 class RowsDecoder:
-    """Decodes the rows frames of one file, in the order of the file: small messages need those before them."""
+    """Decodes the rows frames of one file, in the order of the file: small messages need earlier ones."""
 
     def __init__(self) -> None:
         self._dictionaries: dict[tuple[int, int], bytes] = {}
 
     def rows(self, payload: bytes, shapes: Sequence[ShapeEntry]) -> ShapeRows:
-        """The content of a rows frame. ValueError, an Arrow error or a similar one if it is invalid."""
+        """Return the content of a rows frame. Raises ValueError, an Arrow error or a similar one if it is invalid."""
         number, width, op, left_out, form, first, count, size = _HEAD.unpack_from(payload)
         shape = shapes[number]
         begin = _HEAD.size
@@ -289,8 +290,8 @@ class RowsDecoder:
 
 
 def rows_extent(payload: bytes) -> tuple[int, int, int, int]:
-    """First and last offset, number of rows and sum of their offsets of a rows frame, without reading its batch.
-    ValueError or struct.error if it is invalid."""
+    """Return the first and last offset, the number of rows and the sum of their offsets of a rows frame, without
+    reading its batch. Raises ValueError or struct.error if it is invalid."""
     _, width, _, _, _, first, count, _ = _HEAD.unpack_from(payload)
     if not width:
         return first, first + count - 1, count, count * first + count * (count - 1) // 2
@@ -299,8 +300,8 @@ def rows_extent(payload: bytes) -> tuple[int, int, int, int]:
 
 
 def is_needless(payload: bytes, before: int) -> bool:
-    """Whether a rows frame has only offsets below `before`, and no later frame depends on it. False if it is invalid:
-    decoding it reports the error."""
+    """Return whether a rows frame has only offsets below `before`, and no later frame depends on it. False if it is
+    invalid: decoding it reports the error."""
     try:
         return _HEAD.unpack_from(payload)[4] != _DICTIONARY and rows_extent(payload)[1] < before
     except (struct.error, ValueError, KeyError):

@@ -28,7 +28,7 @@ class SchemaHistory:
         self._of: dict[TableId, list[tuple[int, Table]]] = {}
 
     def number(self, table: Table) -> int:
-        """The number of this shape, assigned now if it is new."""
+        """Return the number of this shape. A new shape gets its number now."""
         known = self._numbers.get(table)
         if known is None:
             known = max((number for number, _ in self._of.get(table.id, ())), default=0) + 1
@@ -50,11 +50,11 @@ class SchemaHistory:
         return iter(self._all[:])
 
     def newest(self, table: TableId) -> Table | None:
-        """A table's shape with the highest number."""
+        """Return the shape of a table with the highest number; `None` if the table has no shape."""
         return max(self._of.get(table, ()), key=lambda entry: entry[0], default=(0, None))[1]
 
     def shapes(self) -> dict[TableId, dict[int, Table]]:
-        """All shapes by table and number, oldest first."""
+        """Return all shapes by table and number, oldest first."""
         found: dict[TableId, dict[int, Table]] = {}
         for table, number in sorted(self, key=lambda entry: (entry[0].id, entry[1])):
             found.setdefault(table.id, {})[number] = table
@@ -66,7 +66,7 @@ class SchemaHistory:
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str = "schemas.json") -> SchemaHistory:
-        """Read what `to_json` wrote. ConfigurationError if a newer cdcflow wrote it."""
+        """Read what `to_json` wrote. Raises ConfigurationError if a newer cdcflow wrote it."""
         value = json.loads(text)
         if value["version"] > HISTORY_VERSION:
             raise ConfigurationError(

@@ -49,12 +49,15 @@ TRANSACTIONS_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """One Parquet file of a segment. `table` is `Table.to_json()`, or None for the transactions.
+    """One Parquet file of a segment. `table` is `Table.to_json()`, or `None` for the transactions.
 
     `version` numbers a table's shapes from 1, in the order in which they appeared in the log. `key_min` and `key_max`
     are the first key column's bounds as text if its order is the same everywhere (integers, dates, timestamps),
-    otherwise None. `key_runs`: the first key column's values, none of them NULL and each in one row only, are in these
-    ranges [first, last], which are disjoint and ascending, as text like the bounds; None: unknown (see `keyruns`).
+    otherwise `None`.
+
+    `key_runs`: ranges [first, last] that contain the first key column's values, disjoint and ascending, as text like
+    the bounds. They exist only if no value is NULL and each is in one row only; `None`: unknown (see `keyruns`).
+
     `ops` counts rows by `_op`; `partial` counts rows with `_unchanged` set, deletes aside; `moved` counts `c` rows that
     carry `_before` (key changes).
     """
@@ -76,7 +79,7 @@ class SegmentFile:
 
     @classmethod
     def of(cls, value: dict[str, Any]) -> SegmentFile:
-        """An entry of a manifest's `files`."""
+        """Return an entry of a manifest's `files`."""
         runs = value.get("key_runs")
         return cls(**{**value, "key_runs": runs if runs is None else tuple((first, last) for first, last in runs)})
 
@@ -123,27 +126,28 @@ class Segment:
 
     @property
     def transactions_file(self) -> SegmentFile:
-        """The file with its transactions."""
+        """The file with the segment's transactions."""
         return next(f for f in self.files if f.table is None)
 
     @property
     def size(self) -> int:
-        """Bytes of all its files."""
+        """The bytes of all files of the segment."""
         return sum(f.bytes for f in self.files)
 
     def offset_of(self, cut: int) -> int | None:
-        """The last offset of a cut at which a segment ended: this one, or one that it replaced."""
+        """Return the last offset of a cut at which a segment ended: this one, or one that it replaced. `None` if no
+        such segment ended at that cut."""
         return dict((*self.seams, (self.last_cut, self.last_offset))).get(cut)
 
     def ends_around(self, offset: int) -> tuple[int, int]:
-        """The ends nearest to an offset of this segment, among its own and those of the segments that it replaced: the
-        last one before the offset, and the first one at or after it."""
+        """Return the two ends nearest to an offset of this segment, among its own and those of the segments that it
+        replaced: the last one before the offset, and the first one at or after it."""
         ends = [self.first_offset - 1, *(end for _, end in self.seams), self.last_offset]
         at = bisect_left(ends, offset, 1, len(ends) - 1)
         return ends[at - 1], ends[at]
 
     def facts_at(self, end: int) -> Facts:
-        """The backfill facts in the checkpoint at an end from `ends_around`."""
+        """Return the backfill facts in the checkpoint at an end from `ends_around`."""
         found = dict(facts_of(self.checkpoint))
         for offset, before in reversed(self.backfills):
             if offset < end:
@@ -164,7 +168,7 @@ class Segment:
         return None if self.previous_offset is None else (self.previous_offset, self.first_offset - 1)
 
     def last_checkpoint(self) -> Checkpoint:
-        """The checkpoint at the segment's end."""
+        """Return the checkpoint at the segment's end."""
         return Checkpoint.from_json(json.dumps(self.checkpoint))
 
     def to_json(self) -> str:
@@ -176,8 +180,8 @@ class Segment:
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str = "segment.json") -> Segment:
-        """Read a segment.json; an older version is converted to this one. ConfigurationError if a newer cdcflow wrote
-        it, or one that is too old."""
+        """Read a segment.json; an older version is converted to this one. Raises ConfigurationError if a newer cdcflow
+        wrote it, or one that is too old."""
         value = json.loads(text)
         if value["version"] not in (SEGMENT_VERSION, *OLDER_VERSIONS):
             raise other_version(name, f"version {value['version']}", value["version"], SEGMENT_VERSION)
@@ -189,7 +193,7 @@ class Segment:
 
 
 def facts_of(checkpoint: Mapping[str, object]) -> Facts:
-    """The backfill facts of tables in the JSON of a checkpoint, without their progress."""
+    """Return the backfill facts of tables in the JSON of a checkpoint, without their progress."""
     progress = checkpoint.get("progress")
     tables = progress.get("tables") if isinstance(progress, Mapping) else None
     if not isinstance(tables, Mapping):
@@ -202,13 +206,13 @@ def facts_of(checkpoint: Mapping[str, object]) -> Facts:
 
 
 def newest_xid(known: int | None, ids: npt.NDArray[np.uint32]) -> int:
-    """The latest of some transaction ids (their low 32 bits), `known` being the latest so far. They wrap around: of two
-    ids the later is the one that is less than 2^31 ahead."""
+    """Return the latest of some transaction ids (their low 32 bits), `known` being the latest so far. They wrap around:
+    of two ids the later is the one that is less than 2^31 ahead."""
     base = int(ids[0]) if known is None else known
     ahead = int((ids - np.uint32(base)).view(np.int32).max())
     return (base + max(0, ahead)) & 0xFFFFFFFF
 
 
 def manifest_hash(text: bytes) -> str:
-    """The hash of a segment.json with these bytes, as in the next segment's `previous`."""
+    """Return the hash of a segment.json with these bytes, as in the next segment's `previous`."""
     return hashlib.sha256(text).hexdigest()

@@ -28,12 +28,12 @@ BLOCK = 1 << 20
 
 
 def header(log_id: str, epoch: Epoch, number: int) -> tuple[bytes, int]:
-    """The header of a spool, and the seed for its frames."""
+    """Return the header of a spool, and the seed for its frames."""
     return encode_header(FileKind.SPOOL, {"log_id": log_id, "epoch": epoch, "number": number})
 
 
 def is_whole(file: BinaryIO, attach: AttachedSpool) -> bool:
-    """Whether the spool is the same as when it was attached."""
+    """Return whether the spool is the same as when it was attached."""
     crc, left = 0, attach.bytes
     while block := file.read(min(left, BLOCK)):
         crc = crc32(block, crc)
@@ -42,10 +42,10 @@ def is_whole(file: BinaryIO, attach: AttachedSpool) -> bool:
 
 
 def rows(file: BinaryIO, attach: AttachedSpool) -> Iterator[ShapeRows]:
-    """The rows of an attached spool, with their offsets in the log; shapes have no version.
+    """Yield the rows of an attached spool, with their offsets in the log; shapes have no version.
 
     Raises:
-        InvariantViolated: it does not hold what was attached.
+        InvariantViolated: it does not have the rows that were attached.
     """
     aborted = np.array(sorted(attach.aborted), np.uint64)
     piece: _PieceOffsets | None = None
@@ -76,7 +76,8 @@ def rows(file: BinaryIO, attach: AttachedSpool) -> Iterator[ShapeRows]:
 
 @dataclass(frozen=True, slots=True)
 class _PieceOffsets:
-    """The offsets of the rows of one piece: `offsets` by row of the piece, `keep` None if all rows are kept."""
+    """The offsets of the rows of one piece: `offsets` by row of the piece. `keep`: the rows that are kept; `None` if
+    all are."""
 
     offsets: npt.NDArray[np.int64]
     keep: npt.NDArray[np.bool_] | None

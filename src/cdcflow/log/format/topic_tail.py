@@ -5,8 +5,8 @@
     segments                      └── (41, 43] ────────────────┘└─ (43, 44] ─┘
 
 Reading begins at a topic range's header, because a frame can be decoded only with the shapes before it. The part that
-the history already has is skipped, up to and including the cut at its end; that cut is compared, so that no segment is
-ever added to the history of a different log.
+the history already has is skipped, up to and including the cut at its end. That cut is compared with the history's, so
+that no segment is ever added to the history of a different log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SEGMENT_BYTES_MAX = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class TopicAddress:
-    """The address of a log's topic. `options` are those of the client library in the settings, with secrets
+    """The address of a log's topic. `options`: options of the client library from the settings, with secrets
     resolved."""
 
     brokers: str
@@ -56,7 +56,7 @@ class Unsealed:
 class TailSplitter:
     """Splits a topic's records after a cut into segments, each with rows and ending at a cut.
 
-    `after` is where the history ends, or None if it is empty; then it begins with the first header. `topic_offset` is
+    `after` is the end of the history; `None` if it is empty, so that it begins with the first header. `topic_offset` is
     the offset after the last cut that was read.
     """
 
@@ -76,10 +76,10 @@ class TailSplitter:
         self.topic_offset = 0
 
     def segments(self) -> Iterator[Unsealed]:
-        """The segments, oldest first. Anything after the last of them has no rows.
+        """Yield the segments, oldest first. Records after the last of them have no rows.
 
         Raises:
-            InvariantViolated: something is missing, or it is another log.
+            InvariantViolated: something is missing, or the topic has another log.
         """
         while True:
             base = self._cut if self._begun else None
@@ -90,7 +90,8 @@ class TailSplitter:
             yield Unsealed(base or self._base, self._epoch, chain(first, self._to_a_cut()))
 
     def _upto_rows(self) -> list[Record] | None:
-        """The records up to the next run that has rows: cuts of an idle log alone do not make a segment."""
+        """Return the records up to the next run that has rows; `None` if no such run follows. The cuts of an idle log
+        alone do not make a segment."""
         self._bytes = 0
         found: list[Record] = []
         for record in self._records:
@@ -108,7 +109,7 @@ class TailSplitter:
             raise self._wrong(f"it ends at offset {self._next[0] - 1}, and its last cut is before it")
 
     def _behind(self, messages: Iterable[Message]) -> Iterator[Record]:
-        """The records after the history, in order and without a gap."""
+        """Yield the records after the history, in order and without a gap."""
         decoder = RangeDecoder(self._name)
         for message in messages:
             self._bytes += len(message.value)
@@ -161,7 +162,7 @@ class TailSplitter:
             self._begin()
 
     def _check_same(self, found: Checkpoint) -> None:
-        """Check that the cut at the end of the history is in the topic in the same form."""
+        """Check that the cut at the end of the history is the same in the topic."""
         known = self._cut
         if (found.cut, _next_of(found), found.position, found.commit_clock) != (
             known.cut,

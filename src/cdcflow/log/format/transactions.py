@@ -36,10 +36,11 @@ _WORDS = 4
 
 @dataclass(frozen=True, slots=True)
 class TransactionHeaders:
-    """The headers of one appended run. Its rows have offsets starting at `first_offset`, without gaps.
+    """The headers of the transactions of one appended run. Its rows have offsets starting at `first_offset`, without
+    gaps.
 
-    `position` is a text if there is only one transaction. As in a `Run`: `ends` counts the run's rows up to each
-    transaction's end; `commit_ts` and `commit_clock` are microseconds since 1970.
+    `position` is a text if there is only one transaction. As in a `Run`, `ends` counts the run's rows up to each
+    transaction's end, and `commit_ts` and `commit_clock` are microseconds since 1970.
     """
 
     first_offset: int
@@ -56,7 +57,7 @@ class TransactionHeaders:
     def of(
         cls, run: Run | SpooledTransaction | HeldRun, first_offset: int, first_transaction: int, commit_clock: Int64s
     ) -> TransactionHeaders:
-        """The headers of a run that gets these numbers."""
+        """Return the headers of a run that gets these numbers."""
         match run:
             case Run():
                 ends, ts, position, origin = run.ends, run.commit_ts, run.position, run.origin
@@ -79,11 +80,11 @@ class TransactionHeaders:
 
     @property
     def headers(self) -> pa.RecordBatch:
-        """As readers see them (`TRANSACTIONS_SCHEMA`)."""
+        """The headers as readers see them (`TRANSACTIONS_SCHEMA`)."""
         return join_headers([self])
 
     def encode(self) -> bytes:
-        """Encode for `decode`."""
+        """Return the headers as bytes, which `decode` reads."""
         if len(self.ends) == 1 and self.origin is None:
             return self._encode_one()
         steps = np.empty((_WORDS, len(self.ends)), np.int64)
@@ -115,7 +116,7 @@ class TransactionHeaders:
 
     @classmethod
     def decode(cls, payload: bytes) -> TransactionHeaders:
-        """Read what `encode` wrote. ValueError or struct.error if it is invalid."""
+        """Read what `encode` wrote. Raises ValueError or struct.error if it is invalid."""
         count, kind, form, size, number, offset, rows = _HEAD.unpack_from(payload)
         body: memoryview = memoryview(payload)[_HEAD.size :]
         if size > BODY_BYTES_MAX or not count or (_WORDS * 8 + 4) * count > size:
@@ -150,7 +151,7 @@ HEADERS_BACK = pa.schema(
 
 
 def headers_back(runs: Sequence[TransactionHeaders]) -> pa.Table:
-    """Position and id of the source's transactions among these, in their order."""
+    """Return the position and id of each transaction of the source among these runs, in their order."""
     mine = [run for run in runs if run.kind is Kind.SOURCE]
     if not mine:
         return HEADERS_BACK.empty_table()
@@ -158,7 +159,8 @@ def headers_back(runs: Sequence[TransactionHeaders]) -> pa.Table:
 
 
 def gathered_back(pieces: Iterable[pa.Table], is_enough: Callable[[Position], bool]) -> pa.Table:
-    """Headers, given latest piece first, as one table with the oldest first; no more pieces than needed."""
+    """Return headers as one table with the oldest first. `pieces` gives them latest piece first; no more pieces are
+    taken than `is_enough` requires."""
     found: list[pa.Table] = [HEADERS_BACK.empty_table()]
     for piece in pieces:
         found.append(piece)
@@ -168,7 +170,7 @@ def gathered_back(pieces: Iterable[pa.Table], is_enough: Callable[[Position], bo
 
 
 def source_xids(payload: bytes) -> list[int]:
-    """The transaction ids of an encoded run; empty if it is not the source's."""
+    """Return the transaction ids of an encoded run; empty if its transactions are not the source's."""
     count, kind, form = _HEAD.unpack_from(payload)[:3]
     if _KINDS[kind] is not Kind.SOURCE:
         return []
@@ -178,8 +180,8 @@ def source_xids(payload: bytes) -> list[int]:
 
 
 def extent(payload: bytes) -> tuple[int, int, int, int]:
-    """First offset, rows, first transaction and transactions of a run. As `decode`, and cheaper for a run of one
-    transaction."""
+    """Return the first offset, the number of rows, the first transaction and the number of transactions of an encoded
+    run. For a run of one transaction this is cheaper than `decode`."""
     count, _, form, _, number, offset, rows = _HEAD.unpack_from(payload)
     if count != 1 or form:
         TransactionHeaders.decode(payload)
@@ -189,7 +191,7 @@ def extent(payload: bytes) -> tuple[int, int, int, int]:
 
 
 def join_headers(runs: Sequence[TransactionHeaders]) -> pa.RecordBatch:
-    """The headers of some runs, in order, as readers see them (`TRANSACTIONS_SCHEMA`)."""
+    """Return the headers of some runs, in order, as readers see them (`TRANSACTIONS_SCHEMA`)."""
     counts = [len(r.ends) for r in runs]
     starts = np.cumsum([0, *counts[:-1]])
     offsets = np.array([r.first_offset for r in runs], np.int64)
@@ -235,7 +237,7 @@ def _array(texts: pa.Array | str) -> pa.Array:
 
 
 def _texts(texts: pa.Array) -> bytes:
-    """Lengths (-1: NULL), then the texts, one after another. At least one is not NULL."""
+    """Encode texts: their lengths (-1: NULL), then the texts, one after another. At least one is not NULL."""
     there = texts.drop_null() if texts.null_count else texts
     _, ends, content = there.buffers()
     bounds = np.frombuffer(ends, np.int32)[there.offset : there.offset + len(there) + 1]
@@ -248,7 +250,7 @@ def _texts(texts: pa.Array) -> bytes:
 
 
 def _read_texts(body: memoryview, count: int) -> tuple[pa.Array | str, memoryview]:
-    """The texts (a single one as a str), and the bytes after them."""
+    """Return the texts (a single one as a str), and the bytes after them."""
     if count == 1 and (length := int.from_bytes(body[:4], "little", signed=True)) >= 0:
         if length > len(body) - 4:
             raise ValueError("texts are longer than the body")

@@ -1,1 +1,1 @@
-"""The index of keys: which offsets of the log may have a row of a key."""
+"""The index of keys: the offsets of the log that may have a row of a key."""

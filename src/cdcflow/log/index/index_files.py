@@ -32,7 +32,7 @@ _TRIES_MAX = 5
 
 
 def folder(layout: Layout) -> Path:
-    """The folder of a log's index."""
+    """Return the folder of a log's index."""
     return layout.root / "index"
 
 
@@ -41,7 +41,7 @@ def path_of(layout: Layout, bounds: Bounds) -> Path:
 
 
 def index_bounds(layout: Layout) -> list[Bounds]:
-    """The first and last offsets of the files that exist and that no wider one covers, ascending."""
+    """Return the first and last offsets of the files that exist and that no wider one covers, ascending."""
     try:
         names = [path.name for path in folder(layout).iterdir()]
     except FileNotFoundError:
@@ -51,7 +51,7 @@ def index_bounds(layout: Layout) -> list[Bounds]:
 
 
 def open_index(layout: Layout, bounds: Bounds) -> IndexFile:
-    """One file, mapped into memory.
+    """Open one file of the index, mapped into memory.
 
     Raises:
         FileNotFoundError: it no longer exists.
@@ -81,7 +81,8 @@ def of_segment(layout: Layout, segment: Segment, text: bytes, after: int = 0) ->
 
 
 def chain_of(segment: Segment, text: bytes) -> str:
-    """How the log continued at a segment's end: the same value before and after a compaction."""
+    """Return a text that identifies how the log continued at a segment's end. It is the same before and after a
+    compaction."""
     return segment.stands_for or manifest_hash(text)
 
 
@@ -104,7 +105,7 @@ class KeyIndex:
         return self._files
 
     def refresh(self, segments: Sequence[Bounds]) -> None:
-        """Find files that are new or deleted. `segments`: those that count, oldest first."""
+        """Update the index to the files that exist now. `segments`: those that count, oldest first."""
         for _ in range(_TRIES_MAX):
             there = index_bounds(self.layout)
             if there == self._listed:
@@ -118,8 +119,8 @@ class KeyIndex:
             return
 
     def versions_at(self, table: TableId, offset: int) -> Sequence[int]:
-        """The numbers of the shapes that a table's latest row up to an offset may have, judging by the indexed
-        offsets; empty if it has no row."""
+        """Return the numbers of the shapes that a table's latest row up to an offset may have, judging by the indexed
+        offsets; empty if the table has no such row."""
         for file in reversed(self._files):
             keys = file.tables.get(table)
             if keys is not None and file.first_offset <= offset:
@@ -132,8 +133,8 @@ class KeyIndex:
         return ()
 
     def hits(self, table: TableId, wanted: Hashes, last: int) -> npt.NDArray[np.bool_]:
-        """For each of these hashes whether the log may have a row of its key up to an offset. True if any offset in
-        that range is not indexed."""
+        """Return, for each of these hashes, whether the log may have a row of its key up to an offset. True if any
+        offset in that range is not indexed."""
         found, at = np.zeros(len(wanted), np.bool_), 1
         for file in self._files:
             if file.first_offset > at:
@@ -145,8 +146,8 @@ class KeyIndex:
         return found if at > last else np.ones(len(wanted), np.bool_)
 
     def may_have(self, table: TableId, wanted: Sequence[int], first: int, last: int) -> list[Bounds]:
-        """The ranges of offsets between two offsets (inclusive) that may have rows of the keys with these hashes, or in
-        which the table was truncated; ascending. Ranges without an index are included as a whole."""
+        """Return the ranges of offsets between two offsets (inclusive) that may have rows of the keys with these
+        hashes, or in which the table was truncated; ascending. Ranges without an index are included as a whole."""
         found: list[tuple[int, int]] = []
         at = first
         for file in self._files:
@@ -178,8 +179,8 @@ class _Block:
 
 
 def _blocks(layout: Layout, segment: Segment, file: SegmentFile, table: Table, after: int) -> Iterator[_Block]:
-    """One block per row group, for the rows after an offset. A shape that reappears within a segment shares its range
-    of offsets with another shape."""
+    """Yield one block per row group, for the rows after an offset. A shape that reappears within a segment shares its
+    range of offsets with another shape."""
     emptied = bool((file.ops or {}).get(TRUNCATE))
     with pq.ParquetFile(layout.file(segment, file)) as parquet:
         for number in range(parquet.num_row_groups):
@@ -203,7 +204,7 @@ def _together(blocks: Sequence[_Block]) -> TableKeys:
 
 
 def _counting(layout: Layout, files: Sequence[IndexFile], segments: Sequence[Bounds]) -> list[IndexFile]:
-    """Without the files of another log, of another past, and of expired offsets."""
+    """Return the files of the index that count: not those of another log, of another past, or of expired offsets."""
     log = layout.log_file()
     kept = [f for f in files if f.log_id == log.log_id and f.last_offset >= log.first_offset]
     while kept and not _fits(layout, kept[-1], segments):

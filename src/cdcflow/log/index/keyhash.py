@@ -22,14 +22,14 @@ _WORD = 8
 
 
 def _mix(value: Hashes) -> Hashes:
-    """Each bit of the result depends on each bit of the value (the finalizer of splitmix64)."""
+    """Return a value whose every bit depends on each bit of `value` (the finalizer of splitmix64)."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))
 
 
 def hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:
-    """The hashes of some keys, given as the columns of the key in its order."""
+    """Return the hashes of some keys, given as the columns of the key in its order."""
     found: Hashes = np.zeros(len(columns[0]) if columns else 0, np.uint64)
     for column in columns:
         found = _mix(found * np.uint64(31) + _of_column(_flat(column)))
@@ -80,7 +80,7 @@ def _of_numbers(column: pa.Array) -> Hashes:
 
 
 def _of_bytes(column: pa.Array) -> Hashes:
-    """Hashes each text eight bytes at a time, the last ones padded with zeros, and its length at the end."""
+    """Hash each text eight bytes at a time, the last ones padded with zeros, and its length at the end."""
     found = np.zeros(len(column), np.uint64)
     _, ends, content = column.buffers()
     if ends is None or not len(column):

@@ -72,7 +72,7 @@ class TableKeys:
 
     @classmethod
     def of(cls, blocks: Sequence[tuple[int, int, int]], found: Sequence[Hashes], truncates: Sequence[int]) -> TableKeys:
-        """Build from the hashes of all rows of each block."""
+        """Build the keys of a table from the hashes of all rows of each block."""
         numbers = np.repeat(np.arange(len(found), dtype=np.uint64), [len(one) for one in found])
         hashes = np.concatenate([np.zeros(0, np.uint64), *found]) >> np.uint64(64 - HASH_BITS)
         return cls(
@@ -80,13 +80,13 @@ class TableKeys:
         )
 
     def may_have(self, hash_: int) -> Int64s:
-        """The blocks (rows of `blocks`) that may have a row of the key with this hash (64 bits)."""
+        """Return the blocks (rows of `blocks`) that may have a row of the key with this hash (64 bits)."""
         wanted = np.uint32((hash_ >> (64 - HASH_BITS)) & _first(self.bits))
         low, high = np.searchsorted(self.hashes, wanted, "left"), np.searchsorted(self.hashes, wanted, "right")
         return self.blocks[self.at[low:high]]
 
     def hits(self, wanted: Hashes) -> npt.NDArray[np.bool_]:
-        """For each of these hashes whether any block may have its key."""
+        """Return, for each of these hashes, whether any block may have its key."""
         first = (wanted >> np.uint64(64 - HASH_BITS)).astype(np.uint32) & np.uint32(_first(self.bits))
         found: npt.NDArray[np.bool_] = np.searchsorted(self.hashes, first, "left") < np.searchsorted(
             self.hashes, first, "right"
@@ -96,9 +96,9 @@ class TableKeys:
 
 @dataclass(frozen=True, slots=True)
 class CompactKeys:
-    """The same for many keys. Pairs are in buckets by the first `bucket_bits` bits of their hash; `starts` holds where
-    each bucket begins, and where the last one ends. A pair is the next bits of the hash, then the block's number in
-    `block_bits`."""
+    """The keys of one table like `TableKeys`, in a compact form for many keys. Pairs are in buckets by the first
+    `bucket_bits` bits of their hash; `starts` holds where each bucket begins, and where the last one ends. A pair is
+    the next bits of the hash, then the block's number in `block_bits`."""
 
     blocks: Int64s
     truncates: Int64s
@@ -110,7 +110,7 @@ class CompactKeys:
 
     @classmethod
     def of(cls, keys: TableKeys) -> CompactKeys | None:
-        """The compact form, or None if the keys are too few, or in too many blocks, for it to pay off."""
+        """Return the compact form; `None` if the keys are too few, or in too many blocks, for it to pay off."""
         count, block_bits = len(keys.hashes), max(1, (len(keys.blocks) - 1).bit_length())
         if count < COMPACT_PAIRS_MIN or len(keys.blocks) > BLOCKS_MAX:
             return None
@@ -147,7 +147,7 @@ class CompactKeys:
         return found
 
     def whole(self) -> TableKeys:
-        """The same as hashes, with as many of their bits as are known."""
+        """Return the keys as `TableKeys`, with as many bits of the hashes as are known."""
         counts = self.starts[1:] - self.starts[:-1]
         buckets = np.repeat(np.arange(1 << self.bucket_bits, dtype=np.uint64), counts)
         rest = self.bits - self.bucket_bits
@@ -162,9 +162,9 @@ Keys = TableKeys | CompactKeys
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """The keys of all tables with offsets from `first_offset` to `last_offset` (inclusive). `tables` includes tables
-    without a key: with blocks, and without keys. `cut` and `chain`: the log's cut at its end, and how the log continued
-    there (see `index_files`)."""
+    """A file of the index: the keys of all tables with offsets from `first_offset` to `last_offset` (inclusive).
+    `tables` includes tables without a key, which have blocks but no keys. `cut` and `chain`: the log's cut at its end,
+    and how the log continued there (see `index_files`)."""
 
     log_id: str
     first_offset: int
@@ -247,8 +247,8 @@ def merge_files(files: Sequence[IndexFile]) -> IndexFile:
 
 
 def due(files: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """Which neighbours to merge: the start and end of a slice, or None if there is nothing to merge. `files`: the level
-    and number of blocks of each file, oldest first."""
+    """Return which neighbouring files to merge, as the start and end of a slice; `None` if there is nothing to merge.
+    `files`: the level and number of blocks of each file, oldest first."""
     end = len(files)
     while end >= FAN:
         begin = end - FAN
@@ -263,7 +263,7 @@ def due(files: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
 
 
 def _first(bits: int) -> int:
-    """A number of `HASH_BITS` bits with the first `bits` bits set."""
+    """Return a number of `HASH_BITS` bits with the first `bits` bits set."""
     return ((1 << bits) - 1) << (HASH_BITS - bits)
 
 
@@ -290,7 +290,7 @@ def _join_keys(keys: Sequence[TableKeys]) -> TableKeys:
 
 
 def _owners(blocks: Int64s, counts: Int64s) -> Iterator[int]:
-    """The number of the merged block that each block becomes part of."""
+    """Yield, for each block, the number of the merged block that it becomes part of."""
     number, keys, version = -1, 0, -1
     for (_, _, of), count in zip(blocks.tolist(), counts.tolist(), strict=True):
         if number < 0 or of != version or keys + count > BLOCK_KEYS_MIN:
@@ -314,7 +314,7 @@ def _array(body: memoryview, kind: str, shape: Sequence[int], begin: int, crc: i
 
 
 def _header_entry(keys: Keys) -> tuple[dict[str, Any], list[npt.NDArray[Any]]]:
-    """The header's entry for a table's keys, and their arrays."""
+    """Return the header's entry for a table's keys, and their arrays."""
     compact = CompactKeys.of(keys) if isinstance(keys, TableKeys) else keys
     match compact or keys:
         case CompactKeys() as kept:

@@ -1,11 +1,12 @@
-"""What the processes of a log did over time, as spans: for `cdcflow timeline`.
+"""The activity of a log's processes over time, as spans: for `cdcflow timeline`.
 
     activity/capture.json      the daemon, in each of its states; a span ends with the last time that it was seen in it
     activity/merges.json       merges, joined while they succeed, or fail, one after another
     activity/comparisons.json  tables that were compared with their source
 
-The log itself has commit times, but not when something was captured: only these files show that no daemon ran. They
-are small, replaced as a whole, and no state of the log: a process that cannot write or read one continues without it.
+The log itself has commit times, but not the time when something was captured: only these files show that no daemon ran.
+They are small, replaced as a whole, and not needed by the log: a process that cannot write or read one continues
+without it.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ Kind = Literal["capture", "merges", "comparisons"]
 
 @dataclass(frozen=True, slots=True)
 class ActivitySpan:
-    """From `begin` to `end` (seconds since 1970) something was in this state, or was done `times` times.
+    """A span of time, from `begin` to `end` (seconds since 1970), in which something was in a state, or was done
+    `times` times.
 
-    `of`: what it belongs to; spans of different things are not joined: the start of a daemon, or a table. `rows`: how
-    many rows were merged. `reason`: the latest one, of a state that has one. `ended`: the daemon ended by itself here.
+    `of`: what the span belongs to: the start of a daemon, or a table. Spans of different things are not joined. `rows`:
+    how many rows were merged. `reason`: the latest reason, for a state that has one. `ended`: the daemon ended by
+    itself at the end of the span.
     """
 
     begin: float
@@ -58,12 +61,13 @@ class Activity:
 
 
 def of_log(folder: Path) -> Activity:
-    """The activity that is known in a log's folder."""
+    """Return the activity that is known in a log's folder."""
     return Activity(*(tuple(_read(folder, kind)) for kind in ("capture", "merges", "comparisons")))
 
 
 def note(folder: Path, kind: Kind, span: ActivitySpan, *, joins_within_s: float = 0.0) -> None:
-    """Add a span. It extends the last one of the same thing and state, if that ended at most this long before it."""
+    """Add a span. If the last span of the same thing and state ended at most `joins_within_s` seconds before it, that
+    one is extended instead."""
     spans = _read(folder, kind)
     last = spans[-1] if spans else None
     if last is not None and _may_join(last, span, joins_within_s):
@@ -74,14 +78,14 @@ def note(folder: Path, kind: Kind, span: ActivitySpan, *, joins_within_s: float 
 
 
 def note_merge(folder: Path, begin: float, end: float, *, rows: int = 0, failure: str | None = None) -> None:
-    """A merge ended. `failure`: why it failed, if it did."""
+    """Record a merge that ended. `failure`: why it failed, if it did."""
     state = "merged" if failure is None else "failed"
     span = ActivitySpan(begin, end, state, rows=rows, reason=(failure or "")[:TEXT_CHARACTERS_MAX])
     note(folder, "merges", span, joins_within_s=MERGES_JOIN_WITHIN_S)
 
 
 def note_comparison(folder: Path, at: float, table: str, against: str, different: int) -> None:
-    """A table was compared with its source. `different`: how many keys differ."""
+    """Record that a table was compared with its source. `different`: how many keys differ."""
     state = "different" if different else "equal"
     note(folder, "comparisons", ActivitySpan(at, at, state, f"{table} ({against})", rows=different))
 

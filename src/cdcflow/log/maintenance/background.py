@@ -1,4 +1,4 @@
-"""A thread that periodically does something for a log during a capture. Its errors end nothing."""
+"""A thread that periodically does some work for a log during a capture. Its errors do not end the capture."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class BackgroundTask(ABC):
     put_off = ""
 
     def __init__(self, name: str, on_event: OnEvent, every_s: float, niceness: int = 0) -> None:
-        """`niceness`: the thread runs only on otherwise idle processors (Linux: each thread has its own priority)."""
+        """`niceness`: above 0, the thread runs only on otherwise idle processors (Linux: each thread has its own
+        priority)."""
         self._tell = on_event
         self._every_s = every_s
         self._niceness = niceness
@@ -34,7 +35,7 @@ class BackgroundTask(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """Do what is due."""
+        """Do the work that is due."""
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -57,11 +58,12 @@ class BackgroundTask(ABC):
                 self._say(self.put_off, type(error).__name__)
 
     def _say(self, event: str, reason: str, cause: str = "") -> None:
-        """Report each reason once. `cause`: what it comes down to, if the reason has figures that keep changing."""
+        """Report a reason, unless it was reported already. `cause`: a short form of the reason by which repetitions are
+        recognized, if the reason has figures that keep changing."""
         if (cause or reason) != self._said:
             self._said = cause or reason
             self._tell(event, {"reason": reason})
 
     def _is_well(self) -> None:
-        """What was reported no longer holds."""
+        """Record that the last report no longer holds."""
         self._said = ""

@@ -1,4 +1,5 @@
-"""The thread that joins small sealed segments while a log is written (`log.compact`). Its errors end nothing.
+"""The thread that joins small sealed segments while a log is written (`log.compact`). Its errors do not end the
+capture.
 
 oldest ──segment──segment──segment─s─s─s─s─s─s─s─s─│─s─s─s─▶   s: a small one; │: read by every merge and publisher
                                    └──── join ────┘
@@ -7,9 +8,10 @@ A daemon whose merge process waits for rows seals a segment every second or two.
 that rewrites each row only a few times (`log.files.compaction`). `cdcflow log compact` does the same work, with the
 same guarantees.
 
-Readers. A reader opens files that it listed before. What it replaced stays for `GRACE_S`; in addition a segment that a
-merge or publisher of this log has not read yet is not joined before it is `UNREAD_S` old, so that one that works on a
-range for an hour finds all of its files. If one is missing after that, the reader lists the log again and continues.
+Readers. A reader opens files that it listed before. Segments that were replaced stay for `GRACE_S`. In addition, a
+segment that a merge or publisher of this log has not read yet is not joined before it is `UNREAD_S` old, so that a
+reader that works on a range for an hour finds all of its files. If one is missing after that, the reader lists the log
+again and continues.
 
 The capture never waits: sealing does not take the maintenance lock, the thread runs only on otherwise idle processors,
 and a process that ends does not wait for it. An upload waits for one new segment at most.
@@ -69,7 +71,7 @@ class BackgroundCompaction(BackgroundTask):
         self._retry_at = 0.0
 
     def step(self) -> None:
-        """Join what is due now, and remove what was replaced long enough ago."""
+        """Join the segments that are due, and remove those that were replaced long enough ago."""
         if not self._layout.log_json.exists() or time.monotonic() < self._retry_at:
             return
         try:
@@ -92,7 +94,8 @@ class BackgroundCompaction(BackgroundTask):
             self._tell("log compacted", {"segments": len(made), "replaced": before, "bytes": size})
 
     def _last_offset(self) -> int:
-        """Up to where segments may be joined: what every merge and publisher has read, and what is old enough."""
+        """Return the offset up to which segments may be joined: every merge and publisher has read them, or they are
+        old enough."""
         read = [note.offset for kind in ("merge", "publish") for note in notes.all_of(self._layout, kind)]
         offset = min(read, default=0)
         since = self._clock() - UNREAD_S
@@ -103,7 +106,7 @@ class BackgroundCompaction(BackgroundTask):
         return offset
 
     def _sweep(self) -> None:
-        """Remove replaced segments now and then: each time lists the store."""
+        """Remove replaced segments, but not in every step, because each time lists the store."""
         if time.monotonic() < self._sweep_at:
             return
         found, unfinished = self._layout.listed_segments()
@@ -121,7 +124,8 @@ class BackgroundCompaction(BackgroundTask):
 
 
 def _sealed_at(layout: Layout, bounds: Bounds) -> float:
-    """When a segment was sealed or uploaded, in seconds since 1970; now if it was replaced in the meantime."""
+    """Return when a segment was sealed or uploaded, in seconds since 1970; the current time if it was replaced in the
+    meantime."""
     try:
         return (layout.segment(*bounds) / "segment.json").stat().st_mtime
     except FileNotFoundError:

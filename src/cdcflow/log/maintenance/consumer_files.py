@@ -1,10 +1,10 @@
-"""Where consumers of a log are stored: one file each in a folder, and the lease of the one process that reads it.
+"""The storage of a log's consumers: one file each in a folder, and the lease of the one process that reads it.
 
     consumers/search.json   what it gets, how far it is: replaced as a whole, synced
     consumers/search.lock   held by its reader; the system frees it when the process ends
 
-The folder is the log's, if the log is written on this machine; then the log's expiry waits for its consumers. Otherwise
-the reader names a folder.
+The folder is in the log's folder, if the log is written on this machine; the log's expiry then waits for its consumers.
+Otherwise the reader names a folder.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ FOLDER = "consumers"
 
 
 class ConsumerFiles:
-    """Implements `cdcflow.log.query.consumer.States`.
+    """Stores consumers in a folder. Implements `cdcflow.log.query.consumer.States`.
 
     `options`: the options with which a command finds the folder; `log_id`: returns the log's id if its layout does not
-    (None).
+    have it (`None`: it has).
     """
 
     def __init__(
@@ -122,13 +122,13 @@ class ConsumerFiles:
 
 
 def states(folder: Path) -> list[ConsumerState]:
-    """The consumers stored in a folder, sorted by name."""
+    """Return the consumers stored in a folder, sorted by name."""
     files = ConsumerFiles(folder, Layout(folder))
     return [state for name in files.names() if (state := files.read(name)) is not None]
 
 
 def notes(layout: Layout) -> list[Note]:
-    """How far the consumers are that are stored in a log's own folder, for its expiry.
+    """Return the progress of the consumers that are stored in a log's own folder, as notes for its expiry.
 
     What a consumer still needs of its backfill counts, too.
     """

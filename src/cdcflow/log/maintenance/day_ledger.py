@@ -1,7 +1,7 @@
-"""What processes have read of a source today, in a file of the log's folder: for a budget that survives restarts.
+"""Count what processes have read of a source today, in a file of the log's folder: for a budget that survives restarts.
 
 The log does not depend on it: if the file is lost, a day's budget begins again. Each process adds what it has read
-since it last did, about once a second, so a killed one forgets no more than that.
+since it last did, about once a second, so a killed process loses no more than that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class FileLedger:
         self._known = DayUse()
 
     def add(self, use: DayUse) -> DayUse:
-        """Add to a day, and return its new total. If the folder cannot be written, only this process knows it."""
+        """Add this use to its day, and return the day's new total. If the folder cannot be written, only this process
+        counts it."""
         self._known = self._known + use
         with contextlib.suppress(OSError), self._lock_file() as file:
             file_total = _read(file) + use

@@ -27,8 +27,9 @@ from cdcflow.log.read.reader import list_segments
 class ExpiryPolicy:
     """Which segments expire: those that ended `age_s` ago, and the oldest while all have more than `bytes_max`.
 
-    Never what a reader still needs: those of `keep_for`, each a kind and a name, every other reader of these kinds that
-    has left a note, and (`consumers`) the consumers stored in the log's folder.
+    A segment that a reader still needs never expires. The readers are those of `keep_for`, each a kind and a name;
+    every other reader of these kinds that has left a note; and, with `consumers`, the consumers stored in the log's
+    folder.
     """
 
     age_s: float | None
@@ -42,7 +43,7 @@ class ExpiryPolicy:
 
 
 class Expiring(BackgroundTask):
-    """Expires one log every `every_s` seconds. A context manager; leaving it waits for no store."""
+    """Expires segments of one log every `every_s` seconds. A context manager; leaving it waits for no store."""
 
     put_off = "retention put off"
 
@@ -57,7 +58,7 @@ class Expiring(BackgroundTask):
         keeping: Callable[[], Keeping] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`keeping`: stores the tables' rows before segments expire; None: they are not stored."""
+        """`keeping`: stores the tables' rows before segments expire; `None`: they are not stored."""
         super().__init__("cdcflow-retention", on_event, every_s)
         self._layout = layout
         self._policy = policy
@@ -66,7 +67,7 @@ class Expiring(BackgroundTask):
         self._clock = clock
 
     def step(self) -> None:
-        """Expire what may go now."""
+        """Expire the segments that may expire now."""
         if not self._layout.log_json.exists():
             return
         rule = self._policy.rule(self._clock())
@@ -92,9 +93,9 @@ class Expiring(BackgroundTask):
             self._is_well()
 
     def _keep(self, offset: int) -> str:
-        """Store the tables' rows as of an offset.
+        """Store the tables' rows as of an offset, if that is configured.
 
-        Return why that is not possible yet, "" if it is done or not configured.
+        Return why that is not possible yet; "" if it is done, or not configured.
         """
         if self._keeping is None:
             return ""
@@ -102,7 +103,8 @@ class Expiring(BackgroundTask):
         return f"log.retention.state cannot keep all tables. {lacking}" if lacking else ""
 
     def _floor(self) -> tuple[int | None, str, str]:
-        """The last offset that may expire (None: any), why, and which reader limits it, in words without figures."""
+        """Return the last offset that may expire (`None`: any), the reason, and which reader limits it, as a text
+        without figures."""
         limiting: notes.Note | None = None
         for note in consumers.notes(self._layout) if self._policy.consumers else ():
             if limiting is None or note.offset < limiting.offset:
@@ -124,7 +126,7 @@ class Expiring(BackgroundTask):
 
 
 def left_behind(layout: Layout) -> list[str]:
-    """The names of the consumers that need expired rows."""
+    """Return the names of the consumers that need expired rows."""
     begins = layout.log_file().first_offset
     has_state = begins - 1 in state_offsets(layout)
     found = consumers.states(layout.root / consumers.FOLDER)

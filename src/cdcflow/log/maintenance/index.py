@@ -1,9 +1,9 @@
-"""Maintains a log's index of keys: a file for each new segment, and neighbours joined, while the log is written.
+"""Maintain a log's index of keys while the log is written: a file for each new segment, and neighbours joined.
 
     write <first>-<last>.keys (synced) ──▶ remove those that it covers
 
 A crash leaves files that a wider one covers, which the next step removes; no reader uses them. A separate lock prevents
-two processes from doing the same work; without it nothing is written.
+two processes from doing the same work; a process without the lock writes nothing.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class Indexing:
     """Brings the index of one log up to date."""
 
     def __init__(self, layout: Layout, layer: FileLayer = OS_LAYER, workers: Workers = HERE) -> None:
-        """`workers` read the keys of segments, as many at once as one file indexes."""
+        """`workers` read the keys of segments. They index as many segments at once as one file of the index covers."""
         self._layout = layout
         self._layer = layer
         self._workers = workers
         self._index = KeyIndex(layout)
 
     def behind(self) -> list[Bounds]:
-        """The segments that are not indexed yet, oldest first."""
+        """Return the segments that are not indexed yet, oldest first."""
         segments = self._layout.segment_offsets()
         self._index.refresh(segments)
         return [bounds for bounds in segments if bounds[1] > self._index.last_offset]
@@ -51,7 +51,7 @@ class Indexing:
         return self._index.last_offset
 
     def size(self) -> tuple[int, int]:
-        """The number of its files, and their bytes."""
+        """Return the number of the index's files, and their bytes."""
         self._index.refresh(self._layout.segment_offsets())
         paths = [path_of(self._layout, (file.first_offset, file.last_offset)) for file in self._index.files]
         return len(paths), sum(path.stat().st_size for path in paths)
@@ -63,7 +63,7 @@ class Indexing:
         anew: bool = False,
         segments_max: int | None = None,
     ) -> int:
-        """Index new segments, the oldest first, at most `segments_max`; return how many.
+        """Index new segments, the oldest first, at most `segments_max`, and return how many were indexed.
 
         `anew`: index all segments again.
 
@@ -124,7 +124,7 @@ class Indexing:
                 self._layer.unlink(path_of(self._layout, (file.first_offset, file.last_offset)))
 
     def _tidy(self) -> None:
-        """Remove files that do not count: covered by a wider one, of another history, or expired."""
+        """Remove files that do not count: those covered by a wider one, of another history, or of expired offsets."""
         counting = {(file.first_offset, file.last_offset) for file in self._index.files}
         for bounds in self._stored_bounds():
             if bounds not in counting:
@@ -139,7 +139,7 @@ class Indexing:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """The index of the first `count` of some segments as one file: its offsets and content."""
+    """The index of the first `count` of some segments as one file: the file's offsets and content."""
 
     count: int
     bounds: Bounds = (0, 0)
@@ -150,13 +150,13 @@ _Piece = tuple[Sequence[Bounds], int]
 
 
 def _made_away(away: AwayLog, given: _Piece) -> _Made:
-    """The same, in a process that can reach only the store."""
+    """Return the index of some segments like `_build_index`, in a process that can reach only the store."""
     with away.open() as layout:
         return _build_index(layout, given)
 
 
 def _build_index(layout: Layout, given: _Piece) -> _Made:
-    """The index of some segments after an offset, up to the first missing one.
+    """Return the index of some segments after an offset, up to the first missing one.
 
     Segments that are indexed in one file are written once.
     """
@@ -176,7 +176,8 @@ def _build_index(layout: Layout, given: _Piece) -> _Made:
 
 
 def _groups(due: Sequence[Bounds], files: Sequence[IndexFile]) -> Iterator[Sequence[Bounds]]:
-    """Groups of segments to be indexed in turn: as many as fill one file, or one. `files`: the existing files."""
+    """Yield the groups of segments to be indexed in turn: as many as fill one file, or a single one. `files`: the
+    existing files."""
     last = [file.level for file in files[-(keyindex.FAN - 1) :]]
     alone = 0
     while last and last[-1] == 0:

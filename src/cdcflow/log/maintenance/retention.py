@@ -40,22 +40,22 @@ COMPACTED = ".compacted.tmp"
 
 
 class RemoteStore(Protocol):
-    """The log's segments and states in a store, for changing them (see `objects.remote`)."""
+    """The interface through which a log's segments and states in a store are changed (see `objects.remote`)."""
 
     def uploaded_offset(self, layout: Layout) -> int:
-        """The last offset that was uploaded in order."""
+        """Return the last offset that was uploaded in order."""
         ...
 
     def put_log(self, layout: Layout) -> None:
-        """Bring its log.json up to date."""
+        """Update the log.json in the store."""
         ...
 
     def put_state(self, layout: Layout, offset: int) -> None:
-        """Upload a state of the log (`log.files.states`); an existing one stays."""
+        """Upload a state of the log (`log.files.states`); a state that exists there stays."""
         ...
 
     def states(self) -> Sequence[int]:
-        """The offsets of everything with a state's name, whole or not."""
+        """Return the offsets of all objects with a state's name, whether the state is whole or not."""
         ...
 
     def remove_state(self, offset: int) -> None:
@@ -63,15 +63,16 @@ class RemoteStore(Protocol):
         ...
 
     def put(self, segment: Segment, text: bytes, directory: Path) -> None:
-        """Upload a segment; all of it was seen in the store on return."""
+        """Upload a segment. On return all of it has been seen in the store."""
         ...
 
     def put_manifest(self, segment: Segment, text: bytes) -> None:
-        """The same for a segment whose files were uploaded."""
+        """Upload the manifest of a segment whose files were uploaded already. On return all of it has been seen in the
+        store."""
         ...
 
     def segments(self) -> Sequence[Bounds]:
-        """Everything with a segment's name, whole or not."""
+        """Return the bounds of all objects with a segment's name, whether the segment is whole or not."""
         ...
 
     def is_whole(self, segment: Segment, text: bytes) -> bool:
@@ -79,7 +80,7 @@ class RemoteStore(Protocol):
         ...
 
     def manifest(self, bounds: Bounds) -> bytes | None:
-        """A segment's manifest; None if it has no manifest, so it does not count."""
+        """Return a segment's manifest; `None` if it has none, so that the segment does not count."""
         ...
 
     def remove(self, bounds: Bounds) -> None:
@@ -91,9 +92,9 @@ class RemoteStore(Protocol):
 class ExpiryRule:
     """Which segments expire.
 
-    Those that end before cut `before_cut`; those whose last commit clock (microseconds since 1970) is before
-    `before_clock`; the oldest ones while all together have more than `bytes_max`. No segment that ends after
-    `last_offset_max`.
+    Segments expire that end before cut `before_cut`, or whose last commit clock (microseconds since 1970) is before
+    `before_clock`; and the oldest ones, while all together have more than `bytes_max`. No segment expires that ends
+    after `last_offset_max`.
     """
 
     before_cut: int | None = None
@@ -103,7 +104,8 @@ class ExpiryRule:
 
 
 def expiring(segments: Sequence[Segment], rule: ExpiryRule) -> list[Segment]:
-    """The oldest of these (all sealed ones, oldest first) that expire by the rule. The latest always stays."""
+    """Return those of all sealed segments, given oldest first, that expire by the rule. The latest one never
+    expires."""
     gone: list[Segment] = []
     total = sum(s.size for s in segments)
     for segment in segments[:-1]:
@@ -119,7 +121,7 @@ def expiring(segments: Sequence[Segment], rule: ExpiryRule) -> list[Segment]:
 
 
 class LogRetention:
-    """Compacts and expires the segments of one log. `wait`: see `maintenance`; None waits for a minute."""
+    """Compacts and expires the segments of one log. `wait`: see `maintenance`; `None` waits for a minute."""
 
     def __init__(
         self,
@@ -144,10 +146,10 @@ class LogRetention:
             )
 
     def expire(self, rule: ExpiryRule, check: Callable[[], None] = lambda: None) -> list[Segment]:
-        """Remove the oldest segments that expire by a rule; return them.
+        """Remove the oldest segments that expire by a rule, and return them.
 
-        Afterwards reading an offset in them raises an error that names it. `check` is called before anything is
-        changed.
+        Reading an offset in them raises an error after that, which names the offset. `check` is called before anything
+        is changed.
 
         Raises:
             SinkUnavailable: another process works on the segments, or the store is unavailable; the next call
@@ -166,7 +168,8 @@ class LogRetention:
         return gone
 
     def is_due(self, rule: CompactionRule, last_offset_max: int | None = None) -> bool:
-        """Whether `compact` would find something. Without a lock and without the store's answer, for frequent calls."""
+        """Return whether `compact` would find something to do. Needs no lock and no answer of the store, so that it can
+        be called often."""
         try:
             return any(self._groups(rule, last_offset_max))
         except FileNotFoundError:  # another process compacted or expired one of them
@@ -180,11 +183,12 @@ class LogRetention:
         last_offset_max: int | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> list[tuple[Segment, int]]:
-        """Combine small neighbouring segments by a rule; return the new ones, and how many each replaces.
+        """Combine small neighbouring segments by a rule. Return the new ones, each with the number of segments that it
+        replaces.
 
-        No segment that ends after `last_offset_max`. `stop` is called before each batch; True from it ends the work.
-        The lock is released after each batch, so that uploads wait for one batch at most. Workers that can reach only
-        the store compact what was uploaded; the rest is compacted in this process.
+        No segment that ends after `last_offset_max` is combined. `stop` is called before each batch, and ends the work
+        by returning True. The lock is released after each batch, so that uploads wait for one batch at most. Workers
+        that can reach only the store compact the segments that were uploaded; the rest is compacted in this process.
         """
         made: list[tuple[Segment, int]] = []
         with maintenance(self._layout, self._wait):
@@ -210,7 +214,7 @@ class LogRetention:
         return made
 
     def sweep(self) -> list[Bounds]:
-        """Finish what an earlier run left, and remove what was replaced long enough ago.
+        """Finish the work that an earlier run left, and remove segments that were replaced long enough ago.
 
         Return the expired segments that still had files left, in the store or on disk.
         """
@@ -222,7 +226,7 @@ class LogRetention:
     def _groups(
         self, rule: CompactionRule, last_offset_max: int | None
     ) -> tuple[list[list[SealedSize]], list[list[SealedSize]]]:
-        """Groups of uploaded segments, and groups of others. Never a mixed one, which would be neither."""
+        """Return groups of segments that were uploaded, and groups of segments that were not. No group has both."""
         segments = self._sealed_sizes()[:-1]  # the journal names the latest one
         if last_offset_max is not None:
             segments = [s for s in segments if s.last_offset <= last_offset_max]
@@ -231,7 +235,8 @@ class LogRetention:
         return groups(away, rule), groups(segments[len(away) :], rule)
 
     def _sealed_sizes(self) -> list[SealedSize]:
-        """All segments that count, oldest first. Each manifest is read once: a log may have tens of thousands."""
+        """Return all segments that count, oldest first. Each manifest is read once: a log may have tens of
+        thousands."""
         first = self._layout.log_file().first_offset
         listed = [bounds for bounds in self._layout.segment_offsets() if bounds[0] >= first]
         known = self._sizes
@@ -239,7 +244,7 @@ class LogRetention:
         return list(self._sizes.values())
 
     def _take_over(self, segment: Segment, temporary: Path, *, is_put: bool) -> None:
-        """Install a segment whose files are durable in `temporary`, or (`is_put`) only in the store."""
+        """Install a segment whose files are durable: in the directory `temporary`, or (`is_put`) only in the store."""
         bounds = segment.first_offset, segment.last_offset
         target = self._layout.segment(*bounds)
         with storing(f"compacting into {target}"):
@@ -278,7 +283,7 @@ class LogRetention:
         return sorted(expired)
 
     def _is_whole(self, bounds: Bounds) -> bool:
-        """Whether a compacted segment can be read, so that the ones it replaces may be removed."""
+        """Return whether a compacted segment can be read, so that the ones it replaces may be removed."""
         if is_here(self._layout, bounds):
             return True
         return self._remote is not None and self._remote.is_whole(*self._layout.manifest(*bounds))
@@ -321,7 +326,7 @@ class LogRetention:
             self._layout.store.forget(bounds)
 
     def _adopt(self, bounds: Bounds, text: bytes) -> None:
-        """A compaction reached the store and counts there, so install it locally."""
+        """Install a compacted segment locally that has reached the store and counts there."""
         target = self._layout.segment(*bounds)
         temporary = self._layout.segments / f".{target.name}{COMPACTED}"
         self._layer.mkdir(temporary)
@@ -335,8 +340,8 @@ class LogRetention:
 def _write_compacted(layout: Layout, layer: FileLayer, group: Sequence[Bounds]) -> tuple[Segment, str]:
     """Write the files of one segment that replaces these, into a new separate directory.
 
-    Return the segment, and the directory's name. Another process may do this, and one that died in the middle leaves
-    nothing that hinders the next.
+    Return the segment, and the directory's name. This may run in another process; if it dies in the middle, nothing
+    that it leaves hinders the next one.
     """
     name = segment_name((group[0][0], group[-1][1]))
     temporary = layout.segments / f".{name}.{secrets.token_hex(4)}{COMPACTED}"
@@ -356,7 +361,8 @@ def _write_compacted(layout: Layout, layer: FileLayer, group: Sequence[Bounds]) 
 
 
 def _compacted_away(away: AwayLog, group: Sequence[Bounds]) -> tuple[Segment, str]:
-    """The same, in a process that can reach only the store: the files go there, below the segment's name.
+    """Write a segment like `_write_compacted`, in a process that can reach only the store: the files go there, below
+    the segment's name.
 
     The segment does not count yet: it has no manifest there.
     """
@@ -380,7 +386,7 @@ def _patience() -> Callable[[float], bool]:
 
 
 def is_here(layout: Layout, bounds: Bounds) -> bool:
-    """Whether the directory has all files of a segment."""
+    """Return whether the log's directory has all files of a segment."""
     segment, _ = layout.manifest(*bounds)
     return all(layout.is_here(segment, file) for file in segment.files)
 
@@ -388,7 +394,8 @@ def is_here(layout: Layout, bounds: Bounds) -> bool:
 def sweep(
     layout: Layout, layer: FileLayer, grace_s: float = GRACE_S, is_whole: Callable[[Bounds], bool] | None = None
 ) -> set[Bounds]:
-    """Remove expired segments from the directory, and those compacted long enough ago; return the expired ones.
+    """Remove expired segments from the directory, and segments that were compacted long enough ago; return the expired
+    ones.
 
     The caller holds the maintenance lock. `is_whole` returns whether a compacted segment can be read; without it only
     one with local files counts as whole.
@@ -424,5 +431,5 @@ def sweep(
 
 
 def covering(bounds: Bounds, among: Sequence[Bounds]) -> Bounds | None:
-    """The wider one among some segments that has all of this one's offsets."""
+    """Return the wider segment among `among` that has all offsets of this one; `None` if no wider one has them."""
     return next((b for b in among if b[0] <= bounds[0] and bounds[1] <= b[1] and b != bounds), None)

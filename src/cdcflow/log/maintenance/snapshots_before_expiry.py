@@ -1,4 +1,4 @@
-"""Stores the tables of a log before old segments expire: a state at the last offset that is removed."""
+"""Store the tables of a log before old segments expire, as a state at the last offset that is removed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cdcflow.model.position import position_text
 
 
 class Keeping:
-    """Writes states of one log. `left_out`: after `keep`, the tables that it does not have, and why.
+    """Writes states of one log. `left_out`: after `keep`, the tables that the state does not have, and why.
 
     `workers` fold the tables. If they are other processes, each opens the log again with `reopened`, which gets the
     layout as that process sees it.
@@ -40,7 +40,7 @@ class Keeping:
         self.left_out: dict[str, str] = {}
 
     def keep_state(self, offset: int) -> str:
-        """Write the state at an offset if it can have every table. Return why it cannot, "" if it was written."""
+        """Write the state at an offset if it can have every table. Return why it cannot; "" if it was written."""
         lacking = self.why_not(offset)
         if not lacking:
             self.keep(offset)
@@ -48,7 +48,7 @@ class Keeping:
         return "; ".join(f"{name}: {why}" for name, why in sorted(lacking.items()))
 
     def why_not(self, offset: int) -> dict[str, str]:
-        """The tables whose rows would be incomplete in a state at an offset, and why."""
+        """Return the tables whose rows would be incomplete in a state at an offset, and why."""
         return {name: why for name in self._asked.tables() if (why := self._asked.lacks(name, offset))}
 
     def keep(self, offset: int) -> LogState:
@@ -94,7 +94,7 @@ class Keeping:
 def _write_table(
     opened: Callable[[], ChangeLog], offset: int, room: Path, layer: FileLayer, name: str
 ) -> StateTable | str:
-    """Write a table, as of an offset, into a directory; or return why that is impossible."""
+    """Write a table, as of an offset, into a directory, and return its entry; as a text, why that is impossible."""
     try:
         return state_writer.put(room, *opened().fold_table(name, offset), layer)
     except (ConfigurationError, HistoryLost) as error:
@@ -102,7 +102,7 @@ def _write_table(
 
 
 def _folded_away(away: AwayLog, opened: Callable[[Layout], ChangeLog], offset: int, name: str) -> StateTable | str:
-    """The same into the store, for a process that can reach only that."""
+    """Write a table like `_write_table`, but into the store, from a process that can reach only the store."""
     with away.open() as layout:
         found = _write_table(partial(opened, layout), offset, layout.root, OS_LAYER, name)
         if not isinstance(found, str):

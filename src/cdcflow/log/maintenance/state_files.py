@@ -1,4 +1,5 @@
-"""Files in the log's folder with a process's last state: how the last merge went, and why a daemon was halted.
+"""Files in the log's folder with a process's last state, such as the result of the last merge, or why a daemon was
+halted.
 
     merge.json    written by `cdcflow merge` after each merge, read by the daemon for its metrics
     merges.json   the latest cuts that such merges published, for the daemon's page
@@ -7,8 +8,8 @@
     late.json     records of commands and exits that could not be written to the log, until a daemon writes them
     halted.json   written by a daemon that ends permanently, removed by the next one; read by `cdcflow status`
 
-Small JSON files, replaced as a whole. They are no state of the log: a process that cannot write or read one continues
-without it.
+They are small JSON files, replaced as a whole. The log does not need them: a process that cannot write or read one
+continues without it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _LATE = {"op", "asked_by", "at_us", "details", "outcome", "reason"}
 
 
 def of_merge(folder: Path) -> dict[str, Any] | None:
-    """How the last merge of this log went; None if no merge has written it."""
+    """Return the result of the last merge of this log; `None` if no merge has written one."""
     return _read(folder / MERGE_NAME)
 
 
@@ -51,8 +52,8 @@ def write_merge(
     warned: int = 0,
     quarantined: int = 0,
 ) -> None:
-    """A merge succeeded. `rows`: how many rows of the log it read; `excluded`: tables that are not in the cut, each
-    with the reason and what to do. `warned` and `quarantined`: rows that break contracts."""
+    """Record a merge that succeeded. `rows`: how many rows of the log it read; `excluded`: tables that are not in the
+    cut, each with the reason and what to do. `warned` and `quarantined`: rows that break contracts."""
     words = {"cut": cut, "offset": offset, "seconds": round(seconds, 3), "rows": rows, "left_out": len(excluded)}
     words |= {"warned_rows": warned, "quarantined_rows": quarantined}
     reasons = dict(list(excluded.items())[:EXCLUDED_MAX])
@@ -60,9 +61,9 @@ def write_merge(
 
 
 def write_merge_failure(folder: Path, error: BaseException) -> None:
-    """A merge failed, or was postponed. The fields of the last successful merge stay.
+    """Record a merge that failed or was postponed. The fields of the last successful merge stay.
 
-    Of an error that is not cdcflow's only the type is stored: its text may hold a row's values.
+    For an error that is not cdcflow's only the type is stored, because its text may hold a row's values.
     """
     words: dict[str, object] = {"failed": True, "error": type(error).__name__, "reason": None}
     if isinstance(error, CdcflowError):
@@ -71,25 +72,26 @@ def write_merge_failure(folder: Path, error: BaseException) -> None:
 
 
 def of_merges(folder: Path, warehouse: str) -> list[dict[str, Any]] | None:
-    """The latest cuts that merges of this log have published in a warehouse, latest first; None if no merge has written
-    them."""
+    """Return the latest cuts that merges of this log have published in a warehouse, latest first; `None` if no merge
+    has written them."""
     found = _read(folder / MERGES_NAME) or {}
     latest = found.get("latest")
     return latest if isinstance(latest, list) and found.get("warehouse") == warehouse else None
 
 
 def write_merges(folder: Path, warehouse: str, latest: Sequence[Mapping[str, Any]]) -> None:
-    """Merges have published these cuts, latest first."""
+    """Record the cuts that merges have published, latest first."""
     _write(folder / MERGES_NAME, {"warehouse": warehouse, "latest": list(latest)})
 
 
 def target_file(folder: Path, name: str, kind: str) -> Path:
-    """The file of a target of this name, which may hold any characters. `kind`: its suffix."""
+    """Return the path of a file of the target with this name, which may hold any characters. `kind`: the file's
+    suffix."""
     return folder / TARGETS_NAME / f"{quote(name, safe='')}.{kind}"
 
 
 def of_target(folder: Path, name: str) -> dict[str, Any] | None:
-    """How the last delivery to a target went; None if no delivery has written it."""
+    """Return the result of the last delivery to a target; `None` if no delivery has written one."""
     return _read(target_file(folder, name, "json"))
 
 
@@ -103,10 +105,11 @@ def write_target(
     stopped: Mapping[str, Mapping[str, str]],
     waiting: Collection[str],
 ) -> None:
-    """A delivery has brought all other tables to this offset of the log. `rows`: how many it applied and deleted.
+    """Record a delivery that has brought a target to this offset of the log. `rows`: how many rows it applied and
+    deleted.
 
-    `stopped`: tables that an operator must help, each with `reason` and `remedy`; `waiting`: those whose rows are not
-    all in the log yet.
+    Not all tables need be at that offset. `stopped`: tables that need an operator, each with `reason` and `remedy`;
+    `waiting`: tables whose rows are not all in the log yet.
     """
     known = (of_target(folder, name) or {}).get("stopped") or {}
     now = round(time.time(), 3)
@@ -118,8 +121,8 @@ def write_target(
 
 
 def write_target_failure(folder: Path, name: str, error: BaseException) -> None:
-    """A delivery failed. The fields of the last successful one stay. Of an error that is not cdcflow's only the type is
-    stored."""
+    """Record a delivery that failed. The fields of the last successful one stay. For an error that is not cdcflow's
+    only the type is stored."""
     known = of_target(folder, name) or {}
     words: dict[str, object] = {"failed": True, "error": type(error).__name__, "reason": None, "remedy": None}
     if isinstance(error, CdcflowError):
@@ -136,10 +139,10 @@ def _write_target(folder: Path, name: str, words: Mapping[str, object]) -> None:
 
 
 def of_verified(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """The comparisons, by table, and by what it was compared with ("log", "tables").
+    """Return the results of comparisons, by table, and by what it was compared with ("log", "tables").
 
-    When it was last found equal (`at`, `position`, `offset`, `rows`), and since when it is known to differ
-    (`different_at`, `different`: how many keys).
+    A result has the facts about when the table was last found equal (`at`, `position`, `offset`, `rows`), and since
+    when it is known to differ (`different_at`, `different`: how many keys).
     """
     found = (_read(folder / VERIFIED_NAME) or {}).get("tables")
     return found if isinstance(found, dict) else {}
@@ -148,9 +151,9 @@ def of_verified(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
 def write_verified(
     folder: Path, table: str, against: str, *, equal: Mapping[str, object] | None, different: int = 0
 ) -> None:
-    """A table was compared. `equal`: the fields to store of a comparison without a difference.
+    """Record that a table was compared. `equal`: the fields to store, if the comparison found no difference.
 
-    None if it found differences: the time when the table was last equal is kept.
+    `None` if it found differences: the time when the table was last equal is kept.
     """
     tables = of_verified(folder)
     known = dict(tables.get(table, {}).get(against, {}))
@@ -164,7 +167,7 @@ def write_verified(
 
 
 def write_not_compared(folder: Path, table: str, against: str, columns: Sequence[str]) -> None:
-    """A table was compared without these columns of the source, which the copy does not have.
+    """Record that a table was compared without these columns of the source, which the copy does not have.
 
     The time when it was last equal in all columns is kept.
     """
@@ -175,7 +178,8 @@ def write_not_compared(folder: Path, table: str, against: str, columns: Sequence
 
 
 def of_halt(folder: Path) -> dict[str, Any] | None:
-    """Why the last daemon of this log ended permanently: `kind`, `reason`, `remedy`, `at`; None if it did not."""
+    """Return why the last daemon of this log ended permanently: `kind`, `reason`, `remedy`, `at`; `None` if it
+    did not."""
     return _read(folder / HALTED_NAME)
 
 
@@ -192,7 +196,7 @@ def clear_halt(folder: Path) -> None:
 
 
 def of_late(folder: Path) -> list[dict[str, Any]]:
-    """The records that wait for the log to be open, oldest first."""
+    """Return the records that wait until the log is open, oldest first."""
     found = (_read(folder / LATE_NAME) or {}).get("traces")
     return [one for one in found if isinstance(one, dict) and one.keys() == _LATE] if isinstance(found, list) else []
 

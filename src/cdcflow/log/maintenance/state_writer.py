@@ -1,6 +1,6 @@
-"""Writing a state of a log (`log.files.states`): its tables' files first, then its manifest, then its name.
+"""Write a state of a log (`log.files.states`): its tables' files first, its manifest next, its name last.
 
-.<offset>.tmp/  table by table, state.json ──▶ synced ──▶ renamed to <offset>/ ──▶ older states removed
+.<offset>.tmp/ table by table, state.json ──▶ synced ──▶ renamed to <offset>/ ──▶ older states removed
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def write(
 ) -> LogState:
     """Write a state. `tables` writes the tables' files into a directory and yields their entries (see `put`).
 
-    The entries are completed with what the log records of the tables' backfills, by table name. Durable on return. An
-    existing state stays.
+    The facts that the log records of the tables' backfills, by table name, are added to the entries. Durable on return.
+    If the state exists already, it stays.
 
     Raises:
         SinkUnavailable: no room; nothing of what was begun counts.
@@ -67,9 +67,9 @@ def write(
 
 
 def tidy(layout: Layout, layer: FileLayer = OS_LAYER) -> None:
-    """Remove unneeded states: those before the latest one that directly precedes the log's beginning.
+    """Remove unneeded states: all before the latest one that directly precedes the log's beginning.
 
-    Also removes what a killed process left.
+    Also remove files that a killed process left.
     """
     first = layout.log_file().first_offset
     needed = [offset for offset in state_offsets(layout) if offset < first]
@@ -82,7 +82,8 @@ def tidy(layout: Layout, layer: FileLayer = OS_LAYER) -> None:
 
 
 def put(room: Path, shape: Table, rows: pa.Table, layer: FileLayer = OS_LAYER) -> StateTable:
-    """Write a table's rows (in the columns of the log) into a directory; durable except for the file's name."""
+    """Write a table's rows (in the columns of the log) into a directory, and return the table's entry. Durable except
+    for the file's name."""
     name = file_name(shape, 1)
     temporary = room / f".{secrets.token_hex(4)}.tmp"  # another process may do the same
     parquet = Parquet(name, shape.log_schema, DurableFile(layer, temporary), shape.key)
@@ -98,7 +99,7 @@ def put(room: Path, shape: Table, rows: pa.Table, layer: FileLayer = OS_LAYER) -
 
 
 def name_before_move(offset: int, table: StateTable) -> str:
-    """The name of a table's file in a store before it is moved to the state's directory.
+    """Return the name that a table's file has in a store before it is moved to the state's directory.
 
     Two different contents of one table have two names.
     """
@@ -106,7 +107,7 @@ def name_before_move(offset: int, table: StateTable) -> str:
 
 
 def take(away: AwayLog, offset: int, table: StateTable, room: Path, layer: FileLayer = OS_LAYER) -> None:
-    """Move a table's file from a store into a directory; durable except for the file's name.
+    """Move a table's file from a store into a directory. Durable except for the file's name.
 
     Raises:
         InvariantViolated: its content is not what was uploaded.

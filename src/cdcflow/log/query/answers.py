@@ -14,7 +14,7 @@ from cdcflow.model.table import TableId
 @dataclass(frozen=True, slots=True)
 class Moment:
     """A point in the source's history: everything up to `offset`, which ends a transaction. `position` and
-    `commit_clock` (microseconds since 1970 UTC) are those of the first cut of the log at or after it; None: unknown.
+    `commit_clock` (microseconds since 1970 UTC) are those of the first cut of the log at or after it; `None`: unknown.
     `asked`: the requested offset, if it is inside the next transaction."""
 
     offset: int
@@ -34,8 +34,8 @@ class Moment:
 class Found:
     """A row at a point in time.
 
-    `values`: None if there is no row. `state`: "there"; "deleted" or "emptied" (a truncate), by `last`; "never there";
-    "not known": the log has no answer (see `notes`). `last`: the latest change of the row up to that point;
+    `values`: `None` if there is no row. `state`: "there"; "deleted" or "emptied" (a truncate), by `last`; "never
+    there"; "not known": the log has no answer (see `notes`). `last`: the latest change of the row up to that point;
     `unknown`: columns whose value the log does not have. `notes`: what the result does not cover, and why.
     """
 
@@ -55,8 +55,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The changes of a row, latest first. `more`: there are older ones, before offset `back_to`. A change of the key is
-    accompanied by the row that continues under the other key."""
+    """The changes of a row, latest first. `more`: there are older ones, before offset `back_to`. If the key was
+    changed, the row that continues under the other key is included with that change."""
 
     table: TableId
     key: tuple[str, ...]
@@ -86,7 +86,8 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that differs between two points in time: `change` "added", "removed" or "changed"; the row then and now."""
+    """A row that differs between two points in time: `change` is "added", "removed" or "changed"; the row at the first
+    point and at the last."""
 
     change: str
     key: tuple[str, ...]

@@ -56,8 +56,8 @@ def pieces(
     rows_max: int,
     stops: Int64s = NO_STOPS,
 ) -> Iterator[RowsPiece]:
-    """The log's rows from one offset to another (inclusive; the last one of a transaction), in commit order, at most
-    `rows_max` in a piece. No piece extends past one of `stops` (ascending last offsets of transactions).
+    """Yield the log's rows from one offset to another (inclusive; the last one of a transaction), in commit order, at
+    most `rows_max` in a piece. No piece extends past one of `stops` (ascending last offsets of transactions).
 
     Raises:
         HistoryLost: `first` has expired.
@@ -90,7 +90,8 @@ def windows(log: ReadsRows, first: int, last: int, rows_max: int) -> Iterator[tu
 
 
 def _end(ends: np.ndarray[tuple[int], np.dtype[np.int64]], at: int, rows_max: int) -> tuple[int, bool]:
-    """Where a window that starts at `at` ends: after as many whole transactions as fit, or in the middle of one."""
+    """Return where a window that starts at `at` ends, and whether a transaction ends there. A window has as many whole
+    transactions as fit; if the first one does not fit, it ends in the middle of it."""
     fit = int(np.searchsorted(ends, at + rows_max - 1, "right"))
     return (int(ends[fit - 1]), True) if fit else (at + rows_max - 1, False)
 
@@ -102,7 +103,8 @@ def _of_ops(rows: pa.Table, ops: str | None) -> pa.Table:
 def _cut(
     parts: list[tuple[Table, pa.Table]], end: int, rows_max: int, stops: Int64s, *, goes_on: bool, is_whole: bool
 ) -> Iterator[RowsPiece]:
-    """The pieces of a window. `goes_on`: it begins in the middle of a transaction; `is_whole`: it ends with one."""
+    """Yield the pieces of a window. `goes_on`: the window begins in the middle of a transaction; `is_whole`: it ends
+    where a transaction ends."""
     by_shape: dict[Table, list[pa.Table]] = {}
     for shape, rows in parts:
         by_shape.setdefault(shape, []).append(rows)
@@ -142,8 +144,8 @@ def _stretches(
     *,
     goes_on: bool,
 ) -> Iterator[tuple[int, int]]:
-    """The start and end (exclusive) of each piece. `changes`: where another table's rows begin, or a stop is; `ends`:
-    where transactions end. A piece that begins in the middle of a transaction ends with it at the latest."""
+    """Yield the start and end (exclusive) of each piece. `changes`: where another table's rows begin, or a stop is;
+    `ends`: where transactions end. A piece that begins in the middle of a transaction ends with it at the latest."""
     begin, is_inside = 0, goes_on
     for stop in (*(int(n) for n in changes), count):
         while begin < stop:

@@ -20,8 +20,8 @@ settings change that, and a reader's own clock may differ from the sources'."""
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How far a log has got: it has every transaction of its source up to `commit_clock` (µs since 1970 UTC; 0: it has
-    no cut yet), and they end at `offset`."""
+    """The progress of one log: it has every transaction of its source up to `commit_clock` (µs since 1970 UTC; 0: it
+    has no cut yet), and they end at `offset`."""
 
     log: str
     commit_clock: int
@@ -55,7 +55,7 @@ class Common:
 
     @property
     def behind(self) -> int:
-        """How far that log lags behind the one with the highest clock, in µs."""
+        """How far the log of `held_back_by` lags the one with the highest clock, in µs."""
         return max(one.commit_clock for one in self.logs.values()) - self.commit_clock
 
     @property

@@ -1,4 +1,4 @@
-"""Reads a consumer of a log: the rest of its backfill, then changes, in batches with cursors."""
+"""The reader of one consumer of a log: the rest of its backfill, followed by changes, in batches with cursors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class States(Protocol):
     def remove(self, name: str) -> None: ...
 
     def lease(self, name: str) -> AbstractContextManager[None]:
-        """The right to read and change a consumer, for one process.
+        """Return the right to read and change a consumer, as a context manager, for one process.
 
         Raises:
             Busy: another process has it; the message names it.
@@ -57,17 +57,17 @@ class States(Protocol):
         ...
 
     def holder(self, name: str) -> str | None:
-        """The process that reads a consumer now, or None."""
+        """Return a text that names the process that reads a consumer now; `None` if no process does."""
         ...
 
     def settle(self) -> None:
-        """Make durable what can be read of the log: readers see a cut before its writer has synced it, and rows given
+        """Make the readable part of the log durable: readers see a cut before its writer has synced it, and rows given
         to a consumer cannot be taken back."""
         ...
 
 
 class NotWhole(ConfigurationError):
-    """A backfill out of the log lacks rows of these tables. Next: have the source read them again."""
+    """The error for a backfill out of the log that lacks rows of these tables. The source must read them again."""
 
     section = "log-expired"
 
@@ -103,19 +103,20 @@ class Batch:
         return str(self._end)
 
     def cursor_after(self, rows: int) -> str:
-        """The cursor after the first `rows` rows of the batch (at least 1)."""
+        """Return the cursor after the first `rows` rows of the batch (at least 1)."""
         return str(self._end if rows >= self.rows.num_rows else self._after(rows))
 
 
 class MadeRows:
-    """Caches the most recently computed rows of a part of a backfill, for a reader that reads them in several turns."""
+    """A cache of the most recently computed rows of a part of a backfill, for a reader that reads them in several
+    turns."""
 
     def __init__(self) -> None:
         self._key: object = None
         self._rows: tuple[Table, pa.Table] | None = None
 
     def of(self, key: object, make: Callable[[], tuple[Table, pa.Table]]) -> tuple[Table, pa.Table]:
-        """The rows for a key, computed now unless they are cached."""
+        """Return the rows for a key, computed now unless they are cached."""
         if self._rows is None or self._key != key:
             self.forget()
             self._key, self._rows = key, make()
@@ -189,9 +190,9 @@ class Consumer:
     def read(
         self, after: str | None = None, *, wait: float | EllipsisType | None = ..., stop: Wait | None = None
     ) -> Iterator[Batch]:
-        """Batches after a cursor (None: that of the last commit): the rest of the backfill, then changes.
+        """Yield batches after a cursor (`None`: that of the last commit): the rest of the backfill, then changes.
 
-        `wait`: after this many seconds without new rows the iteration ends; None: never. `stop(seconds)` is called to
+        `wait`: after this many seconds without new rows the iteration ends; `None`: never. `stop(seconds)` is called to
         wait for that time, and ends the iteration by returning True.
 
         Raises:
@@ -234,11 +235,11 @@ class Consumer:
             self._keep(state.after_commit(found))
 
     def seek(self, to: AsOf) -> None:
-        """Continue after a cursor, or after a point in the log (see `ChangeLog.moment`), also an earlier one. A point
-        in the log skips the rest of a backfill.
+        """Continue after a cursor, or after a point in the log (see `ChangeLog.moment`), which may also be an earlier
+        one. A point in the log skips the rest of a backfill.
 
         Raises:
-            ConfigurationError, HistoryLost: the log does not have it (any longer).
+            ConfigurationError, HistoryLost: the log does not have it, or no longer.
         """
         state, attempted = self.state, f"moving consumer {self.name}"
         cursor = _cursor(to)
@@ -302,7 +303,8 @@ class Consumer:
     def _of_log(
         self, begin: int, last: int, tables: tuple[TableId, ...], at: Callable[[int], Cursor], ended: Cursor
     ) -> Iterator[Batch]:
-        """Changes as a part of a backfill. One batch is delayed, so that the last one gets the cursor of the end."""
+        """Yield the changes of tables as a part of a backfill. Each batch is held back until the next one is known,
+        because the last one gets the cursor of the end."""
         ops, held = self.state.definition.ops, None
         for piece in pieces(self._log.reader, begin, last, tables, ops, self._batch_rows):
             if held is not None:
@@ -328,14 +330,14 @@ class Consumer:
             at = end
 
     def _ids(self) -> tuple[TableId, ...] | None:
-        """The consumer's tables, as far as the log has them so far."""
+        """Return those of the consumer's tables that the log has by now; `None` if the consumer gets all tables."""
         names = self.state.definition.tables
         self._log.now()
         return None if names is None else tuple(t for t in self._log.rows.shapes() if str(t) in names)
 
     def _pass(self, quiet_to: int, at_least: int) -> None:
-        """Store that there was nothing for the consumer up to an offset, if everything returned so far is committed,
-        and if it covers at least `at_least` offsets."""
+        """Store a cursor after offsets that have nothing for the consumer, up to `quiet_to`: only if everything
+        returned so far is committed, and if there are at least `at_least` such offsets."""
         state = self.state
         if self._handed != state.committed or state.is_in_backfill:
             return
@@ -374,7 +376,7 @@ class Consumer:
 
 
 class _Idle:
-    """How long a reader waits for new rows: a time without any, or until `stop` returns True."""
+    """The limit for how long a reader waits for new rows: a time without any, or until `stop` returns True."""
 
     def __init__(self, wait_s: float | None, stop: Wait | None) -> None:
         self._wait_s = wait_s
@@ -397,7 +399,7 @@ class _Idle:
 
 
 def _rows_of(log: ChangeLog, table: TableId, known: LogBackfill, standing: Standing) -> tuple[Table, pa.Table]:
-    """A table's rows as of a backfill's offset as rows of the log, in a reproducible order."""
+    """Return a table's rows as of a backfill's offset as rows of the log, in a reproducible order."""
     now = log.whole(table, standing, Moment(known.offset, None, known.clock or None))
     shapes, shape = log.known.shapes(table, known.offset)
     rows = fold_rows(now, log.changes_of(table, standing, known.offset), shape, list(shapes))

@@ -32,9 +32,9 @@ NOW, BEGINNING = "now", "beginning"
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A consumer and its progress: `behind` counts offsets of the log; `seconds`: how long ago the oldest change was
-    committed that it has not processed (0: it has processed all; None: unknown). `held_by`: the process that reads it
-    now."""
+    """A consumer and its progress: `behind` counts the offsets of the log that it has not processed; `seconds`: how
+    long ago the oldest of these changes was committed (0: it has processed all; `None`: unknown). `held_by`: the
+    process that reads it now."""
 
     state: ConsumerState
     behind: int
@@ -51,7 +51,7 @@ class Consumers:
         self._rows = MadeRows()
 
     def list_consumers(self) -> list[Listed]:
-        """All consumers, sorted by name."""
+        """Return all consumers, sorted by name."""
         end = self._log.now().offset
         found = [state for name in self._states.names() if (state := self._states.read(name)) is not None]
         return [
@@ -86,8 +86,8 @@ class Consumers:
         definition: Definition | None = None,
         start: AsOf = CURRENT,
     ) -> Consumer:
-        """A consumer, to be entered as a context: its lease is held for the block. `definition`: creates the consumer
-        if it does not exist; an existing one must have the same definition.
+        """Return a consumer, to be entered as a context: its lease is held for the block. `definition`: with it the
+        consumer is created if it does not exist; an existing one must have the same definition.
 
         Raises (on entering):
             ConfigurationError: it does not exist, or exists with another definition.
@@ -128,7 +128,7 @@ class Consumers:
         )
 
     def begin(self, state: ConsumerState, start: AsOf) -> ConsumerState:
-        """The state of a consumer that begins, or begins again, as `create` describes. Not stored yet."""
+        """Return the state of a consumer that begins, or begins again, as `create` describes. Not stored yet."""
         generation = state.generation + 1
         ops = state.definition.ops
         if start == CURRENT and (ops is None or READ in ops):
@@ -140,8 +140,8 @@ class Consumers:
         return state.begin_again(generation, None, self._log.moment(start).offset)
 
     def plan_backfill(self, definition: Definition) -> LogBackfill:
-        """A backfill as of the end of the log. A table without rows is not part of it; a table that is being read at
-        the source takes part with the changes that the log has of it.
+        """Return a backfill as of the end of the log. A table without rows is not part of it. A table that is being
+        read at the source takes part with the changes that the log has of it.
 
         Raises:
             NotWhole: not all rows of a table are in the log, and the missing ones will not arrive.
@@ -184,7 +184,7 @@ class Consumers:
         return state
 
     def _tables(self, definition: Definition) -> list[TableId]:
-        """The consumer's tables that the log has.
+        """Return the consumer's tables that the log has.
 
         Raises:
             ConfigurationError: the log has no such table.

@@ -1,4 +1,4 @@
-"""What a log has of its tables at an offset: their shapes, and whether all of their rows are in it.
+"""The coverage of a log: the shapes of its tables at an offset, and whether all of their rows are in it.
 
     offsets   ░░ expired ░░│ state │ 1 ──────── 40 ═══════════ 70 ────────▶
     backfill                         │ generation 1 done │      │ generation 2, under way
@@ -26,9 +26,9 @@ from cdcflow.model.table import Table, TableId
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the log has of a table at an offset: if it `is_whole`, a row without a change since `floor` is not in the
-    table. `entry`: its backfill facts in the checkpoint. `state`: the log's state from before; those of its rows whose
-    last change is older than `since` are not in the table."""
+    """The coverage of a table at an offset. If the log `is_whole` for it, a row without a change since `floor` is not
+    in the table. `entry`: its backfill facts in the checkpoint. `state`: the log's state from before; rows of the state
+    whose last change is older than `since` are not in the table."""
 
     floor: int
     is_whole: bool
@@ -48,7 +48,7 @@ class KnownTables:
         self._name = name
 
     def table_named(self, name: str) -> TableId:
-        """The table of this name.
+        """Return the table of this name.
 
         Raises:
             ConfigurationError: the log has no such table.
@@ -63,7 +63,7 @@ class KnownTables:
         return known[name]
 
     def shapes(self, table: TableId, offset: int) -> tuple[Sequence[Table], Table]:
-        """All shapes that the table has had, oldest first, and the one at an offset."""
+        """Return all shapes that the table has had, oldest first, and the one at an offset."""
         known = self._rows.shapes()[table]
         shapes = [known[number] for number in sorted(known)]
         shape = self.shape(table, offset)
@@ -72,7 +72,7 @@ class KnownTables:
         return shapes, shape
 
     def standing(self, table: TableId, offset: int) -> Standing:
-        """What the log has of a table at an offset."""
+        """Return how the log covers a table at an offset."""
         begins = self.first_offset
         entry, later = self._backfill(table, offset)
         known = TableBackfill.of(entry)
@@ -103,15 +103,15 @@ class KnownTables:
         return segments[0][0] if segments else 1
 
     def shape(self, table: TableId, offset: int) -> Table | None:
-        """A table's shape at an offset, or None if the log has no row of it up to the offset."""
+        """Return a table's shape at an offset; `None` if the log has no row of it up to the offset."""
         shape = self._rows.shape_at(table, offset)
         if shape is None and (kept := self.state(table, offset)) is not None:
             shape = kept.tables[str(table)].table
         return shape
 
     def state(self, table: TableId, offset: int) -> LogState | None:
-        """The state that the log has of a table's rows from before its first offset, if it applies to an offset;
-        otherwise None."""
+        """Return the state that has a table's rows from before the log's first offset, if it applies to an offset;
+        otherwise `None`."""
         begins = self.first_offset
         if begins - 1 > offset or begins - 1 not in states.state_offsets(self._layout):
             return None
@@ -119,8 +119,9 @@ class KnownTables:
         return state if str(table) in state.tables else None
 
     def _backfill(self, table: TableId, offset: int) -> tuple[Mapping[str, Any], TableBackfill]:
-        """A table's backfill facts at an offset, and those at the end of its segment. Within a segment the former are
-        the same, if the rows that they refer to are at or before the offset, and otherwise those before it."""
+        """Return a table's backfill facts at an offset, and those at the end of its segment. Within a segment the facts
+        at an offset are the ones at its end, if the rows that they refer to are at or before the offset, and otherwise
+        those before the segment."""
         newest, segments = self._rows.newest, self._rows.segments
         at = self._rows.segment_of(offset)
         bounds = segments[at] if at < len(segments) else None
@@ -141,8 +142,8 @@ class KnownTables:
         return after if is_read else before, known
 
     def _known_before(self, table: TableId, offset: int, at: int) -> tuple[int, Mapping[str, Any], Mapping[str, Any]]:
-        """The end of the segment before the one with this number, the table's current backfill facts, and those at that
-        end."""
+        """Return the end of the segment before the one with this number, the table's current backfill facts, and those
+        at that end."""
         now, segments = _entry(self._rows.newest, table), self._rows.segments
         if at:
             return segments[at - 1][1], now, _entry(self._checkpoint(segments[at - 1]), table)
@@ -157,7 +158,7 @@ LACKS = "changes of it are missing, because they could not leave the source: the
 
 
 def expiry_note(first: int) -> str:
-    """The note for a log that begins at an offset."""
+    """Return the note for a log that begins at an offset."""
     return f"the log begins at offset {first}: what was before has expired"
 
 

@@ -29,7 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a consumer gets. `tables` None: all, including tables added later; `ops` None: all."""
+    """What a consumer gets. `tables` `None`: all, including tables that are captured later; `ops` `None`: all."""
 
     name: str
     tables: tuple[str, ...] | None = None
@@ -79,8 +79,9 @@ class LogBackfill:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A position up to which everything was returned. `part` None: every change up to `offset`; otherwise, of a
-    backfill as of `offset`, everything before this part, and of the part everything up to `place`."""
+    """A position up to which everything was returned. If `part` is `None`, that is every change up to `offset`.
+    Otherwise it is a position in a backfill as of `offset`: everything before this part, and of the part everything up
+    to `place`."""
 
     log_id: str
     consumer: str
@@ -147,8 +148,8 @@ class ConsumerState:
         return self.committed.offset + 1
 
     def has_lost(self, begins: int, *, has_state: bool) -> bool:
-        """Whether it needs something that has expired from a log that begins at an offset. `has_state`: the log has a
-        state of its tables just before that offset."""
+        """Return whether the consumer needs something that has expired from a log that begins at offset `begins`.
+        `has_state`: the log has a state of its tables just before that offset."""
         if self.backfill is None or self.committed.part is None:
             return self.needed_from < begins
         rest = self.backfill.parts[self.committed.part :]
@@ -156,23 +157,24 @@ class ConsumerState:
         return lacks or self.backfill.offset + 1 < begins
 
     def behind(self, end: int) -> int:
-        """How many of the log's offsets up to `end` are after the last commit."""
+        """Return how many of the log's offsets up to `end` are after the last commit."""
         return max(0, end - self.committed.offset)
 
     def begin_again(self, generation: int, backfill: LogBackfill | None, offset: int) -> ConsumerState:
-        """The same consumer, beginning with a backfill, or (None) after an offset."""
+        """Return the state of the consumer if it begins again: with a backfill, or without one (`None`) after an
+        offset."""
         part = 0 if backfill is not None and backfill.parts else None
         at = offset if backfill is None else backfill.offset
         committed = Cursor(self.log_id, self.name, generation, at, part)
         return replace(self, generation=generation, backfill=backfill, committed=committed, last_commit=committed)
 
     def after_commit(self, cursor: Cursor) -> ConsumerState:
-        """The same consumer, after its reader reported that everything up to a cursor was processed."""
+        """Return the state of the consumer after its reader reported that everything up to a cursor was processed."""
         return replace(self, committed=cursor, last_commit=cursor)
 
     def check_cursor(self, cursor: Cursor, attempted: str) -> Cursor:
-        """A cursor of this consumer that it can resume from or commit. From `last_commit` to
-        `committed` all positions are equivalent: the latter is returned.
+        """Return a cursor of this consumer, after checking that the consumer can resume from it or commit it. From
+        `last_commit` to `committed` all positions are equivalent, and the latter is returned for them.
 
         Raises:
             ConfigurationError: it belongs to another consumer or log, or to an earlier backfill.
@@ -248,7 +250,7 @@ class ConsumerState:
 
 
 def _is_before(cursor: Cursor, other: Cursor) -> bool:
-    """Compare cursors of one backfill and of the changes after it."""
+    """Return whether a cursor is before `other`, both of one backfill or of the changes after it."""
     if other.part is None:
         return cursor.part is not None or cursor.offset < other.offset
     if cursor.part is None:

@@ -1,4 +1,4 @@
-"""The rows of one key in a log, latest first: found by the index as far as it reaches, and by reading the rest.
+"""Find the rows of one key in a log, latest first: by the index as far as it reaches, and by reading the rest.
 
     log       ──segment──segment──segment──▏journal▕
     index     ├ files ──────────────┤
@@ -50,7 +50,7 @@ class Key:
     texts: tuple[str, ...]
 
     def columns(self, shape: Table) -> tuple[pa.Array, ...] | None:
-        """Its values in a shape, as one-value arrays, or None if the shape has no such key."""
+        """Return the key's values in a shape, as one-value arrays; `None` if the shape has no such key."""
         return _columns(self, shape)
 
     def hash(self, shape: Table) -> int | None:
@@ -58,7 +58,7 @@ class Key:
         return None if columns is None else int(hashes(columns)[0])
 
     def check(self, shape: Table) -> None:
-        """Check that it is a key of this shape.
+        """Check that this is a key of a shape.
 
         Raises:
             ConfigurationError: it is not a valid key of the table; the message has no value.
@@ -95,7 +95,7 @@ def _columns(key: Key, shape: Table) -> tuple[pa.Array, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Now:
-    """A log as one query sees it. `lasts`: the last offsets of its sealed segments."""
+    """The extent of a log for one query. `lasts`: the last offsets of its sealed segments."""
 
     written: object
     checkpoint: Checkpoint
@@ -109,7 +109,7 @@ class _Now:
 
 @dataclass
 class KeyRows:
-    """Finds the rows of keys in one log. Opened files remain open; one thread at a time.
+    """Finds the rows of keys in one log. Opened files remain open. Only one thread may use it at a time.
 
     `refresh` reads the log's current extent; all other methods use the extent from the last `refresh`.
     """
@@ -131,7 +131,7 @@ class KeyRows:
         self._index = KeyIndex(self.layout)
 
     def refresh(self) -> Checkpoint:
-        """Read the log's current extent for a new query. Returns the checkpoint of its latest cut."""
+        """Read the log's current extent for a new query. Return the checkpoint of its latest cut."""
         self._read_before = self.files_read
         written = new_rows.write_marker(self.layout)
         if written is None and self._has_nothing_new():
@@ -143,8 +143,8 @@ class KeyRows:
         return self._now.checkpoint
 
     def reached_checkpoint(self) -> Checkpoint:
-        """The same checkpoint, with the source's time as of now: for a log that is in a store alone, this is one more
-        request."""
+        """Return the checkpoint of the last `refresh`, with the time that the source has reached now. For a log that is
+        in a store alone, this is one more request."""
         if self._is_away and self._now.segments:
             self._now = replace(self._now, checkpoint=self.layout.reached_checkpoint(self._now.checkpoint))
         return self._now.checkpoint
@@ -154,8 +154,8 @@ class KeyRows:
         return isinstance(self.log, FolderReader) and self.layout.away is not None
 
     def _has_nothing_new(self) -> bool:
-        """For a log that is in a store alone: whether no segment was added after the latest known one. One request;
-        older ones that were compacted or expired are noticed when they are read."""
+        """Return whether no segment was added after the latest known one, for a log that is in a store alone. One
+        request. Older segments that were compacted or expired are noticed only when they are read."""
         if not self._is_away or not self._now.segments:
             return False
         return self.layout.segments_behind(self._now.sealed_to)[-1:] == [self._now.segments[-1]]
@@ -181,16 +181,17 @@ class KeyRows:
         return self._index.last_offset
 
     def may_have(self, table: TableId, wanted: Hashes, last: int) -> npt.NDArray[np.bool_]:
-        """For each of these hashes (`log.index.keyhash`) whether the log may have a row of its key up to an offset."""
+        """Return, for each of these hashes (`log.index.keyhash`), whether the log may have a row of its key up to an
+        offset."""
         return self._index.hits(table, wanted, last)
 
     def segment_of(self, offset: int) -> int:
-        """The number of the sealed segment that has an offset, or the number of all segments if none has it."""
+        """Return the number of the sealed segment that has an offset, or the number of all segments if none has it."""
         return bisect_left(self._now.lasts, offset)
 
     def of(self, key: Key, shapes: Sequence[Table], first: int, last: int) -> Iterator[Rows]:
-        """The rows of a key between two offsets (inclusive), and the truncates of its table, latest first: each part's
-        offsets are higher than the next one's, and descend within it. `shapes`: those that the table has had.
+        """Yield the rows of a key between two offsets (inclusive), and the truncates of its table, latest first.
+        Offsets descend from each part to the next, and within a part. `shapes`: those that the table has had.
 
         A delete is accompanied by the next row if that may continue the row under another key.
 
@@ -208,14 +209,14 @@ class KeyRows:
             yield from self._of_segments(key, shapes, first, min(last, sealed_to))
 
     def shapes(self) -> dict[TableId, dict[int, Table]]:
-        """Every table's shapes by version number."""
+        """Return every table's shapes by version number."""
         cut = self._now.checkpoint.cut
         if self._shapes[0] != cut:
             self._shapes = cut, self.log.table_shapes()
         return self._shapes[1]
 
     def shape_at(self, table: TableId, offset: int) -> Table | None:
-        """A table's shape at an offset, from its latest row up to it, or None if it has no row."""
+        """Return a table's shape at an offset, from its latest row up to it; `None` if it has no row."""
         if offset > self._now.sealed_to:
             self._read_tail(offset)
             began = [there for there, rows in self._tail if there.id == table and _first(rows) <= offset]
@@ -234,8 +235,8 @@ class KeyRows:
         return None
 
     def last_read(self, table: TableId, bounds: Bounds | None, first: int, last: int) -> int:
-        """The offset of the last row that a backfill read of a table in a segment (None: in the unsealed part) between
-        two offsets (inclusive), or 0 if there is no such row."""
+        """Return the offset of the last row that a backfill read of a table in a segment (`None`: in the unsealed part)
+        between two offsets (inclusive), or 0 if there is no such row."""
         if bounds is None:
             self._read_tail(int(self.newest.next_offset) - 1)
             parts = [rows.select([OFFSET, OP]) for shape, rows in self._tail if shape.id == table]
@@ -255,7 +256,7 @@ class KeyRows:
         return max((_last(rows) for rows in read if rows.num_rows), default=0)
 
     def manifest(self, bounds: Bounds) -> Segment:
-        """The manifest of a segment.
+        """Return the manifest of a segment.
 
         Raises:
             FileNotFoundError: it was compacted or expired.
@@ -269,7 +270,7 @@ class KeyRows:
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _newest_row(self, bounds: Bounds, file: SegmentFile, offset: int) -> int:
-        """The offset of a file's latest row up to an offset, or 0 if it has none."""
+        """Return the offset of a file's latest row up to an offset, or 0 if it has none."""
         if file.first_offset > offset:
             return 0
         if file.last_offset <= offset:
@@ -286,7 +287,7 @@ class KeyRows:
             )
 
     def _files(self, bounds: Bounds, table: TableId) -> list[tuple[SegmentFile, Table]]:
-        """A table's files in a segment."""
+        """Return a table's files in a segment."""
         return [
             (file, table_from_json(file.table))
             for file in self.manifest(bounds).files
@@ -328,7 +329,8 @@ class KeyRows:
             at, tries = bounds[0] - 1, 0
 
     def _newest(self, ranges: Sequence[Bounds], at: int) -> int:
-        """The number of the latest segment up to an offset that overlaps the ranges, or -1 if no segment does."""
+        """Return the number of the latest segment that overlaps the ranges and is not after number `at`; -1 if no such
+        segment does."""
         # Ranges may be nested: the one that reaches farthest is not always the last.
         reach = min(max((last for first, last in ranges if first <= at), default=0), at)
         number = self.segment_of(reach)
@@ -357,7 +359,8 @@ def _overlaps(ranges: Sequence[Bounds], first: int, last: int) -> bool:
 
 
 def _is_within(file: SegmentFile, shape: Table, key: Key) -> bool:
-    """Whether the bounds of the first key column allow the key. Truncates have no bounds."""
+    """Return whether the bounds of the first key column allow the key. Files with truncates are always allowed, because
+    truncates have no bounds."""
     if (file.ops or {}).get(TRUNCATE):
         return True
     columns = key.columns(shape)
@@ -392,8 +395,8 @@ def _matching(shape: Table, rows: pa.Table, key: Key, first: int, last: int) -> 
 
 
 def _places(rows: pa.Table, shape: Table, key: Key, first: int, last: int) -> npt.NDArray[np.intp]:
-    """The positions of the key's rows and of truncates, ascending; with each delete the next row if it may continue
-    it."""
+    """Return the positions of the key's rows and of truncates, ascending; with each delete the next row if it may
+    continue it."""
     offsets = rows.column(OFFSET).to_numpy()
     is_truncate = pc.equal(rows.column(OP), TRUNCATE).to_numpy()
     columns = key.columns(shape)
@@ -416,7 +419,7 @@ def _last(rows: pa.Table) -> int:
 
 
 def _descending(found: list[Rows]) -> Iterator[Rows]:
-    """Parts of one segment, each descending, latest first; row by row if shapes alternate."""
+    """Yield the parts of one segment, latest first and each descending; row by row if shapes alternate."""
     ends = [(int(rows.column(OFFSET)[0].as_py()), int(rows.column(OFFSET)[-1].as_py())) for _, rows in found]
     if all(a[1] > b[0] for a, b in pairwise(ends)):
         yield from found

@@ -1,7 +1,7 @@
-"""Rows of several logs, merged in the order of their transactions.
+"""Merge the rows of several logs in the order of their transactions.
 
 A round takes the transactions of every log up to a horizon, the smallest clock up to which the headers of all logs have
-been read, and sorts them. Runs of one log become stops for the reading of its rows: each log is read in
+been read, and sorts them. Where the order switches to another log, the reading of rows stops: each log is read in
 windows, ahead of the others, and its pieces are returned when it is their turn. So memory holds one window per log,
 however often the order alternates between logs.
 """
@@ -31,7 +31,7 @@ _FIELD = pa.field(COMMIT_CLOCK, pa.timestamp("us", "UTC"), nullable=False)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to read. `tables`: those of each log (None: all tables of all logs); `ops`: see `batching.pieces`."""
+    """The rows to read. `tables`: those of each log (`None`: all tables of all logs); `ops`: see `batches.pieces`."""
 
     tables: Mapping[str, Collection[TableId]] | None
     ops: str | None
@@ -40,7 +40,7 @@ class Wanted:
 
 class Lane:
     """A log's transactions after an offset, up to another offset and to a commit clock (both inclusive). `at`: the last
-    offset of those that were taken."""
+    offset of the transactions that were taken."""
 
     def __init__(self, name: str, log: LogReader, after: int, last: int, clock: int) -> None:
         self.name = name
@@ -82,7 +82,7 @@ class Lane:
         return clocks
 
     def take(self, horizon: int | None) -> tuple[Int64s, Int64s]:
-        """The clocks and last offsets of the transactions up to a horizon (inclusive; None: all that have been
+        """Return the clocks and last offsets of the transactions up to a horizon (inclusive; `None`: all that have been
         read)."""
         count = len(self._clocks) if horizon is None else int(np.searchsorted(self._clocks, horizon, "right"))
         self._taken = self._clocks[:count], self._ends[:count]
@@ -102,7 +102,7 @@ class Lane:
             self._next = next(self._pieces, None)
 
     def upto(self, end: int) -> Iterator[RowsPiece]:
-        """The pieces up to an offset, which is a stop."""
+        """Yield the pieces up to an offset, which is a stop."""
         while self._next is not None and self._next.last <= end:
             piece, self._next = self._next, None
             yield piece
@@ -128,7 +128,7 @@ class _Clocked:
 
 
 def merge_lanes(lanes: Sequence[Lane], wanted: Wanted) -> Iterator[tuple[Lane, RowsPiece]]:
-    """The pieces of all logs in one order. `lanes` in the order of their names.
+    """Yield the pieces of all logs in one order. `lanes` must be in the order of their names.
 
     Raises:
         HistoryLost: the next rows have expired.

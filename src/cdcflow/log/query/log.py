@@ -63,9 +63,9 @@ class CurrentRows(Protocol):
         checkpoint: Checkpoint,
         base: Rows | None = None,
     ) -> pa.Table:
-        """A table's rows at the end of a checkpoint, whose progress has the table's backfill facts. They are built from
-        `base`, rows from before `floor`, and the changes since `floor`. Columns: the table's at that offset, and
-        `_offset`, that of each row's last change.
+        """Return a table's rows at the end of a checkpoint, whose progress has the table's backfill facts. They are
+        built from `base`, rows from before `floor`, and the changes since `floor`. Columns: the table's at that offset,
+        and `_offset`, that of each row's last change.
 
         Raises:
             ConfigurationError, HistoryLost: the table cannot be built; the message gives the reason.
@@ -73,7 +73,7 @@ class CurrentRows(Protocol):
 
 
 class ChangeLog:
-    """A change log, opened for queries. One thread at a time."""
+    """A change log, opened for queries. Only one thread may use it at a time."""
 
     def __init__(
         self,
@@ -103,12 +103,13 @@ class ChangeLog:
     # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def now(self) -> Moment:
-        """The latest point that the log has."""
+        """Return the latest point that the log has."""
         self.rows.refresh()
         return _moment(self.rows.reached_checkpoint())
 
     def moment(self, as_of: AsOf) -> Moment:
-        """Resolve a point in the log. An offset inside a transaction becomes the end of the transaction before it.
+        """Return the point in the log that a number, a position or a time means. An offset inside a transaction becomes
+        the end of the transaction before it.
 
         Raises:
             ConfigurationError: the log does not have that point, or cannot resolve it.
@@ -136,7 +137,7 @@ class ChangeLog:
         return Moment(whole, asked=None if whole == offset else offset)
 
     def _whole_to(self, offset: int) -> int:
-        """The end of the last transaction that ends at an offset or before it."""
+        """Return the end of the last transaction that ends at an offset or before it."""
         header = next(iter(self.reader.read_transactions(offset, offset)), None) if offset else None
         if header is None or not len(header) or header.column("last_offset")[0].as_py() == offset:
             return offset
@@ -163,8 +164,8 @@ class ChangeLog:
         return self.offset_at(clock)
 
     def offset_at(self, clock: int) -> int:
-        """The last offset of the transactions committed up to a commit clock (µs since 1970), in the log's extent at
-        the last refresh; 0: no transaction.
+        """Return the last offset of the transactions committed up to a commit clock (µs since 1970), in the log's
+        extent at the last refresh; 0: no transaction.
 
         Raises:
             HistoryLost: it has expired.
@@ -172,12 +173,12 @@ class ChangeLog:
         return moments.offset_before(self.layout, clock + 1, self._tail())
 
     def _tail(self) -> Iterator[pa.Table]:
-        """Headers of the transactions after the sealed segments."""
+        """Return the headers of the transactions after the sealed segments."""
         segments = self.rows.segments
         return self.reader.read_transactions(segments[-1][1] + 1 if segments else 1)
 
     def tables(self) -> dict[str, Table]:
-        """Every table with rows in the log, or in a state that it keeps, keyed by name, in its latest shape."""
+        """Return every table with rows in the log, or in a state that it keeps, keyed by name, in its latest shape."""
         last = self.now().offset
         found: dict[str, Table] = {}
         for table in sorted(self.rows.shapes()):
@@ -186,8 +187,8 @@ class ChangeLog:
         return found
 
     def changes(self, table: str | None = None, *, first: int = 1, last: int | None = None) -> Iterator[LogRows]:
-        """The log's rows (of one table) from one offset to another, both inclusive (None: up to the latest cut), as
-        `cdcflow.log.read.reader.read_rows` returns them.
+        """Return the log's rows (of one table) from one offset to another, both inclusive (`None`: up to the latest
+        cut), as `cdcflow.log.read.reader.read_rows` returns them.
 
         Raises:
             HistoryLost: `first` has expired.
@@ -195,9 +196,9 @@ class ChangeLog:
         return self.reader.read_rows(first, last, None if table is None else (self._table_named(table),))
 
     def read(self, table: str, *, first: int = 1, last: int | None = None, as_feed: bool = False) -> pa.Table:
-        """A table's changes from one offset to another (both inclusive; None: up to the latest cut) as one Arrow table,
-        in the columns that the source's table has at the end. `as_feed`: in the format of a change data feed (see
-        `cdcflow.log.read.feed`), otherwise in that of the log (docs/changelog-format.md).
+        """Return a table's changes from one offset to another (both inclusive; `None`: up to the latest cut) as one
+        Arrow table, in the columns that the source's table has at the end. `as_feed`: in the format of a change data
+        feed (see `cdcflow.log.read.feed`), otherwise in that of the log (docs/changelog-format.md).
 
         Raises:
             HistoryLost: `first` has expired.
@@ -218,28 +219,28 @@ class ChangeLog:
         return pa.concat_tables([schema.empty_table(), *parts])
 
     def transactions(self, *, first: int = 1, last: int | None = None) -> Iterator[pa.Table]:
-        """The headers of the transactions that have a row between two offsets (inclusive), in order."""
+        """Return the headers of the transactions that have a row between two offsets (inclusive), in order."""
         return self.reader.read_transactions(first, last)
 
     def first_offset(self) -> int:
-        """The first offset that has not expired."""
+        """Return the first offset that has not expired."""
         self.rows.refresh()
         return self.known.first_offset
 
     def indexed_to(self) -> int:
-        """The offset up to which the index alone finds every row, or 0 if nothing is indexed."""
+        """Return the offset up to which the index alone finds every row, or 0 if nothing is indexed."""
         self.rows.refresh()
         return self.rows.indexed_to
 
     def may_have(self, table: TableId, wanted: Hashes, last: int) -> npt.NDArray[np.bool_]:
-        """For each of these hashes of keys (`log.index.keyhash`) whether the log may have a row of it up to an offset.
-        Uses the index alone: True where something is not indexed, or has expired."""
+        """Return, for each of these hashes of keys (`log.index.keyhash`), whether the log may have a row of it up to an
+        offset. Uses the index alone: True where something is not indexed, or has expired."""
         return self.rows.may_have(table, wanted, last)
 
     # ── one row ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def get(self, table: str, *key: object, as_of: AsOf = None) -> Found:
-        """A row at a point in time, by the values of its key (texts, or values that `str` converts to these).
+        """Return a row at a point in time, by the values of its key (texts, or values that `str` converts to these).
 
         Raises:
             ConfigurationError: the log has no such table, the table has no key, or a value does not fit its column; or
@@ -264,7 +265,7 @@ class ChangeLog:
         return _answer(id_, wanted, moment, found, standing)
 
     def _state_rows(self, key: Key, state: LogState, since: int) -> Iterator[Rows]:
-        """The row that a state has for a key, if its last change is not older than `since`."""
+        """Yield the row that a state has for a key, if its last change is not older than `since`."""
         shape = state.tables[str(key.table)].table
         columns = key.columns(shape)
         if columns is not None:
@@ -275,7 +276,7 @@ class ChangeLog:
     def history(
         self, table: str, *key: object, as_of: AsOf = None, before: int | None = None, limit: int = 50
     ) -> History:
-        """The changes of a row up to a point in time, latest first. `before`: only those with a lower offset."""
+        """Return the changes of a row up to a point in time, latest first. `before`: only those with a lower offset."""
         moment = self.moment(as_of)
         id_ = self.known.table_named(table)
         shapes, shape = self.known.shapes(id_, moment.offset)
@@ -296,8 +297,8 @@ class ChangeLog:
     def watch(
         self, table: str, *key: object, after: int | None = None, wait: Callable[[float], bool] | None = None
     ) -> Iterator[Change]:
-        """Each change of a row after an offset (None: the latest one), in order, as soon as the log has it. `wait`: see
-        `following.ends`; without it the iteration does not end."""
+        """Yield each change of a row after an offset (`None`: the latest one), in order, as soon as the log has it.
+        `wait`: see `following.ends`; without it the iteration does not end."""
         id_ = self._table_named(table)
         at = self.now().offset if after is None else after
         wanted = _key(id_, key)
@@ -311,8 +312,8 @@ class ChangeLog:
     def follow(
         self, table: str | None = None, *, after: int | None = None, wait: Callable[[float], bool] | None = None
     ) -> Iterator[LogRows]:
-        """The log's rows after an offset (None: the latest one), as `changes` returns them, as soon as the log has
-        them."""
+        """Yield the log's rows after an offset (`None`: the latest one), as `changes` returns them, as soon as the log
+        has them."""
         tables = None if table is None else (self._table_named(table),)
         at = self.now().offset if after is None else after
         for end in new_rows.ends(self.reader, self.layout, at, wait):
@@ -320,7 +321,7 @@ class ChangeLog:
             at = end
 
     def transaction(self, number: int, *, limit: int = ROWS_MAX) -> Transaction:
-        """A transaction by its number in the log, with its rows.
+        """Return a transaction by its number in the log, with its rows.
 
         Raises:
             ConfigurationError: the log has no transaction with that number and rows, or no longer.
@@ -346,8 +347,8 @@ class ChangeLog:
     # ── many rows ───────────────────────────────────────────────────────────────────────────────────────────
 
     def current(self, table: str, as_of: AsOf = None) -> pa.Table:
-        """A whole table at a point in time: the columns it had then, and `_offset`, each row's last change. A note
-        about that point is in the schema's metadata, `cdcflow.note`.
+        """Return a whole table at a point in time: the columns it had then, and `_offset`, each row's last change. A
+        note about that point is in the schema's metadata, `cdcflow.note`.
 
         Raises:
             ConfigurationError, HistoryLost: see `moment`; or not all of its rows are in the log.
@@ -379,14 +380,14 @@ class ChangeLog:
         return self._current().rows_at(self.reader, self.layout, table, standing.floor, checkpoint, base)
 
     def lacks(self, table: str, offset: int) -> str:
-        """Why not all rows of a table are known at an offset, or "" if all are."""
+        """Return why not all rows of a table are known at an offset, or "" if all are."""
         id_ = self._table_named(table)
         standing = self.known.standing(id_, self.moment(offset).offset)
         return "" if standing.is_whole else "; ".join(standing.notes)
 
     def fold_table(self, table: str, offset: int) -> Rows:
-        """A whole table at an offset as rows of the log, each with the offset, transaction and time of its last change,
-        and its shape: the content of a state (`log.files.states`).
+        """Return a whole table at an offset as rows of the log, each with the offset, transaction and time of its last
+        change, and its shape: the content of a state (`log.files.states`).
 
         Raises: as `current`.
         """
@@ -398,7 +399,7 @@ class ChangeLog:
         return shape, fold_rows(now, self.changes_of(id_, standing, moment.offset), shape, list(shapes))
 
     def changes_of(self, table: TableId, standing: Standing, offset: int) -> Iterator[Rows]:
-        """All rows of the log from which a table is built up to an offset."""
+        """Yield all rows of the log from which a table is built up to an offset."""
         if standing.state is not None:
             entry = standing.state.tables[str(table)]
             yield entry.table, states.rows(self.layout, standing.state, str(table))
@@ -407,7 +408,7 @@ class ChangeLog:
                 yield shape, rows
 
     def range(self, table: str, first: object, last: object, as_of: AsOf = None, limit: int | None = None) -> pa.Table:
-        """The rows whose first key column is between two values (inclusive), ascending by key."""
+        """Return the rows whose first key column is between two values (inclusive), ascending by key."""
         rows = self.current(table, as_of)
         _, shape = self.known.shapes(self._table_named(table), self.moment(as_of).offset)
         if not shape.key:
@@ -427,8 +428,8 @@ class ChangeLog:
         return found if limit is None else found.slice(0, limit)
 
     def diff(self, table: str, first: AsOf, last: AsOf = None, limit: int = KEYS_MAX) -> Differences:
-        """The differences of a table between two points in time. Compares at most `limit` of the keys that were changed
-        in between, those with the latest changes."""
+        """Return the differences of a table between two points in time. Compares at most `limit` of the keys that were
+        changed in between, those with the latest changes."""
         before, after = self.moment(first), self.moment(last)
         id_ = self.known.table_named(table)
         if before.offset > after.offset:
@@ -457,13 +458,13 @@ class ChangeLog:
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _table_named(self, name: str) -> TableId:
-        """The table of this name, in the log's current extent."""
+        """Return the table of this name, in the log's current extent."""
         self.rows.refresh()
         return self.known.table_named(name)
 
     def _touched_keys(self, table: TableId, first: int, last: int) -> list[tuple[str, ...]]:
-        """The keys that had a change between two offsets, those with the latest changes first. After a truncate this
-        includes all rows that existed before."""
+        """Return the keys that had a change between two offsets, those with the latest changes first. After a truncate
+        this includes all rows that existed before."""
         newest: dict[tuple[str, ...], int] = {}
         emptied = False
         for shape, _, rows in self.reader.read_rows(first, last, (table,)):
@@ -492,7 +493,7 @@ class ChangeLog:
 
 
 def header_of(log: LogReader, number: int, first: int, last: int) -> Mapping[str, Any]:
-    """The header of a transaction whose rows are between two offsets (inclusive), by binary search.
+    """Return the header of a transaction whose rows are between two offsets (inclusive), by binary search.
 
     Raises:
         ConfigurationError: there is no transaction with that number and rows.

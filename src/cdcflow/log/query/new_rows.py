@@ -1,4 +1,4 @@
-"""Waits for new rows in a log."""
+"""Wait for new rows in a log."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ASK_EVERY_S = 0.5
 
 
 def ends(log: LogReader, layout: Layout, after: int, wait: Callable[[float], bool] | None = None) -> Iterator[int]:
-    """The last offset of the log, each time it has grown, first if it is higher than `after`. `wait(seconds)` is called
-    between two polls, and ends the iteration by returning True."""
+    """Yield the last offset of the log each time it has grown; the first time as soon as it is higher than `after`.
+    `wait(seconds)` is called between two polls, and ends the iteration by returning True."""
     waited = wait or sleep
     seen: object = None
     while True:
@@ -35,8 +35,8 @@ def ends(log: LogReader, layout: Layout, after: int, wait: Callable[[float], boo
 
 
 def write_marker(layout: Layout) -> object:
-    """A value that changes when something is written to a log on this machine, or is removed from it; None if it is
-    elsewhere."""
+    """Return a value that changes when something is written to a log on this machine, or is removed from it; `None` if
+    the log is elsewhere."""
     if not layout.log_json.exists():
         return None
     journals = layout.journal_offsets()

@@ -1,4 +1,4 @@
-"""One row at an offset: its changes, folded (`log.fold.fold`), from the latest back to one that has all columns.
+"""Find one row at an offset: its changes, folded (`log.fold.fold`), from the latest back to one that has all columns.
 
     offset   12 c 1:a,b     31 u 1:A,·     57 d 1     58 c 2:A,·  (before: 1)
     as of 31   {a: A, b: b}                            the update has a, and left b unchanged: the insert has it
@@ -29,8 +29,8 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One row of the log. `values`: what the source sent (for a delete at least the key, for a truncate nothing);
-    `unchanged`: columns that it did not send. `before`: the old row as far as the source sent it."""
+    """One row of the log. `values`: the values that the source sent (for a delete at least the key, for a truncate
+    nothing); `unchanged`: columns that it did not send. `before`: the old row as far as the source sent it."""
 
     table: Table
     offset: int
@@ -57,7 +57,7 @@ Find = Callable[[Key, int], Iterator[Rows]]
 
 
 def changes_of(found: Rows) -> Iterator[Change]:
-    """Rows of the log, one by one."""
+    """Yield rows of the log, one by one."""
     shape, rows = found
     for row in rows.to_pylist():
         op, unchanged = row[OP], tuple(row[UNCHANGED] or ())
@@ -72,7 +72,7 @@ def changes_of(found: Rows) -> Iterator[Change]:
 
 
 def row_at(find: Find, key: Key, offset: int, shape: Table, shapes: Sequence[Table]) -> Row:
-    """A row at an offset, in the columns of `shape`. `shapes`: all that the table has had, oldest first."""
+    """Return a row at an offset, in the columns of `shape`. `shapes`: all that the table has had, oldest first."""
     back: list[Change] = []
     for change in _own(find(key, offset), key, shape):
         back.append(change)
@@ -108,8 +108,8 @@ def row_at(find: Find, key: Key, offset: int, shape: Table, shapes: Sequence[Tab
 
 
 def changes_around(found: Rows, key: Key) -> Iterator[Change]:
-    """The rows of `KeyRows.of` that belong to the history of the key's row: its own, truncates, and the insert that
-    continues it under another key. A row that only happens to follow a delete does not belong to it."""
+    """Yield the rows of `KeyRows.of` that belong to the history of the key's row: its own, truncates, and the insert
+    that continues it under another key. A row that only happens to follow a delete does not belong to it."""
     for change in changes_of(found):
         goes_on = change.op == INSERT and _has(change.before, change.table, key)
         if change.op == TRUNCATE or _is_of(change, key) or goes_on:
@@ -120,7 +120,8 @@ def changes_around(found: Rows, key: Key) -> Iterator[Change]:
 
 
 def _own(found: Iterator[Rows], key: Key, shape: Table) -> Iterator[Change]:
-    """The changes of this row in this incarnation of the table: an earlier table of the same name ends the search."""
+    """Yield the changes of this row in this incarnation of the table. A change of an earlier table of the same name
+    ends the search."""
     for part in found:
         if part[0].incarnation != shape.incarnation:
             return
@@ -143,12 +144,12 @@ def _has(values: Values | None, shape: Table, key: Key) -> bool:
 
 
 def _says_all(change: Change) -> bool:
-    """Whether earlier changes are irrelevant."""
+    """Return whether a change determines the whole row, so that earlier changes are irrelevant."""
     return change.op in (DELETE, TRUNCATE, INSERT, READ) or not change.unchanged
 
 
 def _as_shape(change: Change, shape: Table) -> fold.LogChange:
-    """A change in the names and types of a shape."""
+    """Return a change with the column names and types of a shape."""
     names = _names(change.table, shape)
     sent = {
         names[name]: _cast(change.table, name, value, shape, names[name])
@@ -160,7 +161,7 @@ def _as_shape(change: Change, shape: Table) -> fold.LogChange:
 
 
 def _with_given(change: fold.LogChange, of: Table, shape: Table, shapes: Sequence[Table]) -> fold.LogChange:
-    """A row's oldest change, with the values of the columns that were added while the row existed."""
+    """Return a row's oldest change, with the values of the columns that were added while the row existed."""
     defaults = defaults_of([s for s in shapes if s.incarnation == shape.incarnation], shape)
     given: dict[str, Any] = {}
     unknown: set[str] = set()
@@ -174,13 +175,14 @@ def _with_given(change: fold.LogChange, of: Table, shape: Table, shapes: Sequenc
 
 
 def _names(of: Table, shape: Table) -> dict[str, str]:
-    """A shape's names for the columns of another shape, keyed by the latter's names."""
+    """Return a shape's names for the columns of another shape, keyed by the latter's names."""
     found = zip(shape.columns, sources(of, shape), strict=True)
     return {own.name: column.name for column, own in found if own is not None}
 
 
 def _cast(of: Table, name: str, value: Any, shape: Table, called: str) -> Any:
-    """A value of an earlier type converted to the later one; a value that cannot be converted is returned unchanged."""
+    """Return a value of an earlier type converted to the later one; a value that cannot be converted is returned
+    unchanged."""
     before, now = of.row_schema.field(name).type, shape.row_schema.field(called).type
     if value is None or before == now:
         return value
@@ -196,7 +198,7 @@ def _texts(table: Table, row: Values) -> tuple[str, ...]:
 
 
 def text_of(value: Any, of: pa.DataType) -> str:
-    """A value of a key as the text that identifies it (`model.keytexts`)."""
+    """Return a value of a key as the text that identifies it (`model.keytexts`)."""
     if isinstance(value, bytes):
         return f"\\x{value.hex()}"
     return str(pa.array([value], of).cast(pa.string())[0].as_py())

@@ -14,9 +14,9 @@ from cdcflow.model.table import BEFORE, COMMIT_TS, LOG_COLUMNS, OFFSET, OP, TRAN
 
 
 def batch_as_json(batch: Batch, limit: int | None = None) -> Iterator[dict[str, Any]]:
-    """Each row of a batch (at most the first `limit`) with its cursor. Numbers are numbers, bytes hex as `\\x0af3`;
-    decimals, dates, times, and values that JSON numbers cannot represent (NaN) are texts. A delete has the values that
-    the log has."""
+    r"""Yield each row of a batch (at most the first `limit`) with its cursor. Numbers are numbers, bytes hex as
+    `\x0af3`; decimals, dates, times, and values that JSON numbers cannot represent (NaN) are texts. A delete has the
+    values that the log has."""
     for number, row in enumerate(batch.rows.slice(0, limit).to_pylist(), 1):
         unchanged = list(row[UNCHANGED] or ())
         yield {
@@ -34,7 +34,7 @@ def batch_as_json(batch: Batch, limit: int | None = None) -> Iterator[dict[str, 
 
 
 def consumer_as_json(one: Listed) -> dict[str, Any]:
-    """A consumer and its progress."""
+    """Return a consumer and its progress."""
     state = one.state
     return {
         "name": state.name,
@@ -50,7 +50,7 @@ def consumer_as_json(one: Listed) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:  # Any: anything that a row can hold
-    """A value in JSON."""
+    """Return a value in a form that JSON can represent."""
     match value:
         case None | bool() | int() | str():
             return value

@@ -1,10 +1,11 @@
-"""Several change logs as one: their changes in one order, their tables as of one time.
+"""Read several change logs as one: their changes in one order, their tables as of one time.
 
     shop ──▶ transactions ──┐ by (commit clock, name)   ┌─ runs of one log ──▶ rows, in windows ──▶ batches
     crm  ──▶ transactions ──┴─▶ read.commit_order ──────┘
 
-Only up to the smallest commit clock that every log has reached (`common`): that part of the order is final, for the
-reason given in `log.read.commit_order`. Rows remain in columns; they are cut where the order switches to another log.
+Reading goes only up to the smallest commit clock that every log has reached (`common_clock`): that part of the order is
+final, for the reason given in `log.read.commit_order`. Rows remain in columns; they are cut where the order switches to
+another log.
 """
 
 from __future__ import annotations
@@ -68,9 +69,9 @@ class Batch:
 
 
 class Logs:
-    """Named change logs, opened to be read as one. One thread at a time.
+    """Named change logs, opened to be read as one. Only one thread may use it at a time.
 
-    `ids`: return each log's id; `silent_after_s`: see `common.SILENT_AFTER_S`.
+    `ids`: return each log's id; `silent_after_s`: see `common_clock.SILENT_AFTER_S`.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Logs:
     # ── how far they are ────────────────────────────────────────────────────────────────────────────────────────
 
     def common(self) -> Common:
-        """The common progress of the logs, and which one holds the others back."""
+        """Return the common progress of the logs, and which one holds the others back."""
         found = {}
         for name, log in self.logs.items():
             now = log.now()
@@ -103,8 +104,8 @@ class Logs:
         return Common(found, now_us(), self._silent_after)
 
     def cursor(self, as_of: Time = None) -> str:
-        """The position after everything that was committed up to a time: `changes(cursor)` continues after `current(…,
-        as_of)`.
+        """Return the position after everything that was committed up to a time: `changes(cursor)` continues after
+        `current(…, as_of)`.
 
         Raises: as `current`.
         """
@@ -115,15 +116,15 @@ class Logs:
     # ── tables ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def tables(self) -> dict[str, Table]:
-        """Every table of every log in its latest shape, keyed by name: `schema.table`, prefixed with the name of its
-        log (`shop:public.orders`) if several logs have a table of that name."""
+        """Return every table of every log in its latest shape, keyed by name: `schema.table`, prefixed with the name of
+        its log (`shop:public.orders`) if several logs have a table of that name."""
         listed = [(name, table, shape) for name, log in self.logs.items() for table, shape in log.tables().items()]
         names = [table for _, table, _ in listed]
         return {t if names.count(t) == 1 else f"{log}:{t}": shape for log, t, shape in listed}
 
     def current(self, table: str, as_of: Time = None) -> pa.Table:
-        """A whole table as of a time that is the same for all logs: the columns it had then, and `_offset`, each row's
-        last change.
+        """Return a whole table as of a time that is the same for all logs: the columns it had then, and `_offset`, each
+        row's last change.
 
         Raises:
             ConfigurationError: there is no such table, or several logs have it; a log has not reached that time; not
@@ -161,8 +162,9 @@ class Logs:
         to: Time = None,
         batch_rows: int = 10_000,
     ) -> Iterator[Batch]:
-        """The changes of all logs in one order, after a cursor (None: since the oldest that has not expired) and up to
-        a time (None: the common one): whole transactions by commit clock, equal ones by the name of their log.
+        """Yield the changes of all logs in one order, after a cursor (`None`: since the oldest that has not expired)
+        and up to a time (`None`: the common one): whole transactions by commit clock, equal ones by the name of their
+        log.
 
         `tables`: only these (`schema.table` of every log that has it, `log:schema.table` of one); `ops`: some of
         "crudt". A batch has at most `batch_rows` rows; more rows are returned in several batches.
@@ -185,7 +187,7 @@ class Logs:
         wait: Wait | None = None,
         on_silent: Callable[[Common], None] | None = None,
     ) -> Iterator[Batch]:
-        """`changes`, and the changes after them as soon as every log has reached them.
+        """Yield `changes`, and the changes after them as soon as every log has reached them.
 
         `wait(seconds)` is called between two polls, and ends the iteration by returning True; without it the iteration
         does not end. `on_silent` is called when a log falls silent, and not again until a different one does or it has
@@ -211,8 +213,8 @@ class Logs:
     def _merge_changes(
         self, places: Places, common: Common, clock: int, tables: Sequence[str] | None, ops: str | None, rows_max: int
     ) -> Generator[Batch, None, Places]:
-        """The changes from some positions up to a clock; returns the positions after everything up to it, including
-        tables that were not requested."""
+        """Yield the changes from some positions up to a clock; returns the positions after everything up to it,
+        including tables that were not requested."""
         lanes = [
             Lane(name, log.reader, places.offset(name), common.logs[name].offset, clock)
             for name, log in self.logs.items()
@@ -267,7 +269,7 @@ class Logs:
         return places
 
     def _logs_with(self, table: str) -> list[tuple[str, str]]:
-        """The logs that have a table, and its name in each."""
+        """Return the logs that have a table, and its name in each."""
         log, colon, rest = table.partition(":")
         known = {name: {str(t) for t in one.rows.shapes()} for name, one in self.logs.items()}
         if colon and rest in known.get(log, {}):
@@ -292,7 +294,7 @@ class Logs:
 
 
 class _Naming:
-    """Adds the log's name to an error about expired history."""
+    """Adds the name of a log to an error about its expired history."""
 
     def __init__(self, log: str) -> None:
         self._log = log

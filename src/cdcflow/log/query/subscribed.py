@@ -24,13 +24,13 @@ class SubscribedLog(ChangeLog):
         files_max: int | None,
         states: Callable[[Path | str | None], States],
     ) -> None:
-        """`states`: returns the storage of consumers in a folder (None: in the log's own). The others: as for
-        `ChangeLog`."""
+        """`states`: returns the storage of consumers in a folder (`None`: in the log's own). The other arguments are as
+        for `ChangeLog`."""
         super().__init__(reader, layout, current, files_max)
         self._states = states
 
     def consumers(self, state: Path | str | None = None) -> Consumers:
-        """The consumers of the log that are stored in a folder (None: in the log's own).
+        """Return the consumers of the log that are stored in a folder (`None`: in the log's own).
 
         Raises:
             ConfigurationError: the log has no folder on this machine, and no folder is given.
@@ -48,11 +48,10 @@ class SubscribedLog(ChangeLog):
         batch_rows: int = 10_000,
         state: Path | str | None = None,
     ) -> Consumer:
-        """A named consumer of the log, for a `with` block, in which only this process reads it. It is created if it
-        does not exist, for these tables (None: all) and ops (of "crudt"; None: all), beginning at `start`: with the
-        rows of its tables ("current"), after the latest change ("now"), with the oldest change that has not expired
-        ("beginning"), or after a point in time. Its batches end when nothing new has arrived for `wait` seconds; None:
-        never. `state`: as for `consumers`.
-        """
+        """Return a named consumer of the log, for a `with` block, in which only this process reads it. It is created if
+        it does not exist, for these tables (`None`: all) and ops (of "crudt"; `None`: all), beginning at `start`: with
+        the rows of its tables ("current"), after the latest change ("now"), with the oldest change that has not expired
+        ("beginning"), or after a point in time. Its batches end when nothing new has arrived for `wait` seconds;
+        `None`: never. `state`: as for `consumers`."""
         wanted = Definition(name, None if tables is None else tuple(tables), ops)
         return self.consumers(state).open(name, wait=wait, batch_rows=batch_rows, definition=wanted, start=start)

@@ -20,8 +20,9 @@ from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCH
 
 
 def fold_rows(now: pa.Table, changes: Iterable[Rows], shape: Table, shapes: list[Table]) -> pa.Table:
-    """The rows of `now` (the table's columns and `_offset`) as rows of the log (`shape.log_schema`) with `_op` r,
-    ascending by key. `changes`: at least the last change of each row; `shapes`: all shapes of the table, oldest first.
+    """Return the rows of `now` (the table's columns and `_offset`) as rows of the log (`shape.log_schema`) with `_op`
+    r, ascending by key. `changes`: at least the last change of each row; `shapes`: all shapes of the table, oldest
+    first.
 
     Raises:
         InvariantViolated: the last change of a row is missing.
@@ -49,7 +50,7 @@ def fold_rows(now: pa.Table, changes: Iterable[Rows], shape: Table, shapes: list
 
 
 def _known_values(found: pa.Table, now: pa.Table, name: str) -> pa.ChunkedArray:
-    """A column's values; those that a change did not send are taken from the fold."""
+    """Return the values of a column. Values that a change did not send are taken from the fold."""
     own = found.column(name)
     left_out = pc.fill_null(pc.list_value_length(found.column(UNCHANGED)), 0)
     if not pc.any(pc.greater(left_out, 0)).as_py():
@@ -62,7 +63,7 @@ def _known_values(found: pa.Table, now: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 def _as_they_are(now: pa.Table, shape: Table) -> pa.Table:
-    """Rows of a table without a key: equal ones have the offset of the latest."""
+    """Return the rows of a table without a key as rows of the log. Equal rows have the offset of the latest one."""
     stamps = pa.table(
         {
             OFFSET: now.column(OFFSET),

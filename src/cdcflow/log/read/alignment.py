@@ -1,4 +1,4 @@
-"""Converts rows of an older shape of a table to the columns of a later one, as Arrow columns.
+"""Convert rows of an older shape of a table to the columns of a later one, as Arrow columns.
 
     shape 1   id#1  qty#2  note#3
     shape 3   id#1  amount#2  due#4        renamed: qty; dropped: note; added with a default: due
@@ -28,7 +28,8 @@ Defaults = Mapping[str, str]
 
 @lru_cache(maxsize=1024)
 def sources(shape: Table, target: Table) -> tuple[Column | None, ...]:
-    """For each column of the target the corresponding column of the shape, or None if the shape does not have it."""
+    """Return, for each column of the target, the corresponding column of the shape; `None` if the shape does not have
+    it."""
     if shape.incarnation == target.incarnation:
         by_number = {c.number: c for c in shape.columns}
         return tuple(by_number.get(c.number) for c in target.columns)
@@ -37,8 +38,8 @@ def sources(shape: Table, target: Table) -> tuple[Column | None, ...]:
 
 
 def defaults_of(shapes: Sequence[Table], target: Table) -> dict[str, str]:
-    """The values that rows of older shapes have in columns added later. `shapes`: oldest first. The first shape that
-    has a column counts: a later one may no longer have the default."""
+    """Return the values that rows of older shapes have in columns added later. `shapes`: oldest first. The first shape
+    that has a column counts: a later one may no longer have the default."""
     found: dict[str, str] = {}
     for at, column in enumerate(target.columns):
         first = next((own for shape in shapes if (own := sources(shape, target)[at]) is not None), column)
@@ -48,15 +49,16 @@ def defaults_of(shapes: Sequence[Table], target: Table) -> dict[str, str]:
 
 
 def in_force(shapes: Sequence[Table]) -> Table:
-    """The last of some shapes, oldest first, with an identity wide enough for the old rows of all of them."""
+    """Return the last of some shapes, given oldest first, with a replica identity that is wide enough for the old rows
+    of all of them."""
     last = shapes[-1]
     is_full = any(shape.identity is Identity.FULL for shape in shapes)
     return Table(last.id, last.incarnation, last.columns, last.key, Identity.FULL if is_full else last.identity)
 
 
 def aligned_columns(rows: pa.Table, shape: Table, target: Table, defaults: Defaults) -> list[pa.ChunkedArray]:
-    """A table's own columns, converted to those of the target. If a change does not have the whole row (a truncate, and
-    most deletes), columns added later are NULL.
+    """Return a table's own columns, converted to those of the target. If a change does not have the whole row (a
+    truncate, and most deletes), columns added later are NULL.
 
     Raises:
         ConfigurationError: a value does not fit into its column's new type; the message does not contain the value.
@@ -78,8 +80,8 @@ def aligned_columns(rows: pa.Table, shape: Table, target: Table, defaults: Defau
 
 
 def align(rows: pa.Table, shape: Table, target: Table, defaults: Defaults) -> pa.Table:
-    """Rows of the log (`shape.log_schema`) in the target's columns (`target.log_schema`), with `_align_unchanged` and
-    `_before` under the target's names."""
+    """Return rows of the log (`shape.log_schema`) in the target's columns (`target.log_schema`), with
+    `_align_unchanged` and `_before` under the target's names."""
     if shape.columns == target.columns and shape.before_type == target.before_type:
         return rows
     return pa.Table.from_arrays(
@@ -95,7 +97,8 @@ def align(rows: pa.Table, shape: Table, target: Table, defaults: Defaults) -> pa
 
 
 def before_columns(before: pa.StructArray, shape: Table, target: Table, defaults: Defaults) -> list[pa.Array]:
-    """The columns of whole old rows, none of them NULL and with all columns of the shape, converted to the target's."""
+    """Return the columns of whole old rows, none of them NULL and with all columns of the shape, converted to the
+    target's."""
     found: list[pa.Array] = []
     for column, own in zip(target.columns, sources(shape, target), strict=True):
         if own is None:
@@ -107,7 +110,7 @@ def before_columns(before: pa.StructArray, shape: Table, target: Table, defaults
 
 
 def default_of(column: Column, target: Table, defaults: Defaults) -> pa.Scalar:
-    """The value in a column for rows of shapes without it.
+    """Return the value in a column for rows of shapes without it.
 
     Raises:
         ConfigurationError: its default is a constant that cannot be read from its text.
@@ -147,7 +150,8 @@ def _cast(array: pa.ChunkedArray | pa.Array, column: Column, target: Table) -> p
 
 
 def _is_whole(rows: pa.Table, shape: Table) -> pa.ChunkedArray | pa.Array:
-    """For each row whether it has all columns of the table, apart from those that its change left unchanged."""
+    """Return, for each row, whether it has all columns of the table, not counting those that its change left
+    unchanged."""
     ops = rows.column(OP)
     lives = pc.invert(pc.is_in(ops, pa.array([DELETE, TRUNCATE])))
     if shape.identity is not Identity.FULL:
@@ -177,7 +181,7 @@ def _align_unchanged(column: pa.Array | pa.ChunkedArray, shape: Table, target: T
 
 
 def _distinct(lists: pa.ListArray) -> list[list[str] | None]:
-    """The distinct sets of names (a few), in the order of `_codes`."""
+    """Return the distinct sets of names (a few), in the order of `_codes`."""
     return [
         None if text is None else text.split("\0")
         for text in _join_names(lists).dictionary_encode().dictionary.to_pylist()

@@ -1,4 +1,4 @@
-"""Checks a whole log: hashes, chain, order, gaplessness, and that every transaction is whole.
+"""Check a whole log: hashes, chain, order, gaplessness, and that every transaction is whole.
 
 It only reads, may run alongside the daemon, and reports every fault instead of stopping at the first.
 """
@@ -110,8 +110,8 @@ def check(path: Path | Layout, *, deep: bool = False) -> CheckReport:
 
 
 def _extents(layout: Layout, file: LogFile, seen: Seen) -> list[Extent]:
-    """The extent of each journal that counts, as a daemon that opened the log now would see it. An error that the
-    daemon would raise is a fault."""
+    """Return the extent of each journal that counts for a daemon that opened the log now. An error that the daemon
+    would raise is a fault."""
     if not layout.epoch.exists():
         return extents_of(layout)  # no daemon ever wrote here: a copy, or a history of a log in another place
     for _ in range(TRIES_MAX):
@@ -211,14 +211,15 @@ def _headers(where: Path | str, headers: pa.Table | pa.RecordBatch, transaction:
 
 
 def _check_clock(where: Path | str, clock: int, seen: Seen) -> None:
-    """Check a cut's clock: it is that of the last transaction, or a later one, to which a heartbeat moved it."""
+    """Check that a cut's clock is that of the last transaction, or a later one to which a heartbeat moved it."""
     if clock < seen.clock:
         seen.fault(where, "the commit clock goes back at a cut")
     seen.clock = max(seen.clock, clock)
 
 
 def _offsets(layout: Layout, segment: Segment, headers: pa.Table, seen: Seen) -> None:
-    """Check that every offset of the segment occurs once, ascending in each file, in the transaction that has it."""
+    """Check that every offset of the segment occurs once, in the transaction that has it, and that offsets ascend in
+    each file."""
     directory = layout.segment(segment.first_offset, segment.last_offset)
     there = np.zeros(segment.last_offset - segment.first_offset + 1, np.bool_)
     number, last = headers.column("number").to_numpy(), headers.column("last_offset").to_numpy()

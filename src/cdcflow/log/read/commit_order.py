@@ -28,8 +28,8 @@ COMMIT_CLOCK: Final = "_commit_clock"
 
 
 def in_commit_order(clocks: Sequence[Int64s], ends: Sequence[Int64s]) -> tuple[Int64s, Int64s]:
-    """The runs of transactions that follow each other in one log: the index of the log, and the last offset of each
-    run.
+    """Return the runs of transactions that follow each other in one log: the index of the log, and the last offset of
+    each run.
 
     The arguments hold, for each log in the order of the logs' names, the commit clocks (ascending) and last offsets of
     its transactions.

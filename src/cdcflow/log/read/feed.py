@@ -39,7 +39,7 @@ _TYPES = {INSERT: INSERTED, READ: INSERTED, UPDATE: AFTER_UPDATE, DELETE: DELETE
 
 
 class NotInFeed(ConfigurationError):
-    """The log has a change that the feed cannot represent. `offset` is its position."""
+    """The error for a change that the feed cannot represent. `offset` is the change's offset."""
 
     section = "table-not-followed"
 
@@ -49,8 +49,9 @@ class NotInFeed(ConfigurationError):
 
 
 def feed_schema(target: Table) -> pa.Schema:
-    """The table's own columns, then `_change_type`, `_commit_version` (number of the transaction), `_commit_timestamp`
-    (the source's commit time), and `_offset`, which orders the changes of a transaction."""
+    """Return the columns of the feed: the table's own, then `_change_type`, `_commit_version` (number of the
+    transaction), `_commit_timestamp` (the source's commit time), and `_offset`, which orders the changes of a
+    transaction."""
     return pa.schema(
         [
             *target.row_schema,
@@ -65,8 +66,8 @@ def feed_schema(target: Table) -> pa.Schema:
 def feed(
     rows: pa.Table, shape: Table, target: Table, defaults: Defaults | None = None, *, truncates_as_rows: bool = False
 ) -> pa.Table:
-    """Rows of the log (`shape.log_schema`, ascending by `_offset`) as rows of the feed (`feed_schema(target)`), in the
-    same order; a preimage directly precedes its postimage, and has the same `_offset`.
+    """Return rows of the log (`shape.log_schema`, ascending by `_offset`) as rows of the feed (`feed_schema(target)`),
+    in the same order; a preimage directly precedes its postimage, and has the same `_offset`.
 
     `defaults`: see `alignment.defaults_of`.
 
@@ -122,7 +123,7 @@ def check_in_feed(rows: pa.Table, shape: Table, *, truncates_as_rows: bool = Fal
 
 
 def truncate_error(table: TableId, offset: int) -> NotInFeed:
-    """The error for a truncate."""
+    """Return the error for a truncate."""
     return NotInFeed(
         f"reading the feed of {table}: at offset {offset} the table was emptied, and the log does not have the"
         " deleted rows",
@@ -133,7 +134,7 @@ def truncate_error(table: TableId, offset: int) -> NotInFeed:
 
 
 def partial(table: TableId, offset: int) -> NotInFeed:
-    """The error for a row with unknown values."""
+    """Return the error for a row with unknown values."""
     return NotInFeed(
         f"reading the feed of {table}: the source did not send all columns of the change at offset {offset}, and the"
         " log does not have the whole old row",
@@ -148,14 +149,15 @@ def partial(table: TableId, offset: int) -> NotInFeed:
 
 
 def _left_out(rows: pa.Table) -> pa.Array:
-    """For each row whether it lacks columns that its change did not send; deletes and truncates do not count."""
+    """Return, for each row, whether it lacks columns that its change did not send; deletes and truncates do not
+    count."""
     lengths = pc.fill_null(pc.list_value_length(as_array(rows.column(UNCHANGED))), 0)
     lives = pc.is_in(as_array(rows.column(OP)), pa.array([INSERT, UPDATE, READ]))
     return pc.and_(pc.greater(lengths, 0), lives)
 
 
 def _partial(rows: pa.Table, shape: Table) -> pa.Array:
-    """For each row whether some of its values are unknown."""
+    """Return, for each row, whether some of its values are unknown."""
     left_out = _left_out(rows)
     if shape.identity is not Identity.FULL:
         return left_out
@@ -163,7 +165,7 @@ def _partial(rows: pa.Table, shape: Table) -> pa.Array:
 
 
 def _with_preimage(rows: pa.Table, shape: Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """The indexes of the updates that have the whole old row."""
+    """Return the indexes of the updates for which the log has the whole old row."""
     if shape.identity is not Identity.FULL:
         return np.empty(0, np.int64)
     is_one = pc.and_(pc.equal(as_array(rows.column(OP)), UPDATE), pc.is_valid(as_array(rows.column(BEFORE))))
@@ -171,7 +173,7 @@ def _with_preimage(rows: pa.Table, shape: Table) -> np.ndarray[tuple[int], np.dt
 
 
 def _fill_unchanged(rows: pa.Table, shape: Table) -> pa.Table:
-    """The same rows, with values of the old row in columns that the change left unchanged."""
+    """Return the rows with values of the old row in the columns that the change left unchanged."""
     left_out = _left_out(rows)
     if not pc.any(left_out).as_py():
         return rows

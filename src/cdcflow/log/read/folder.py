@@ -1,5 +1,4 @@
-"""A log in files, in a folder or an object store, as `cdcflow.ports.LogReader`: the functions of `reader` for one
-log."""
+"""A log in files, in a folder or an object store, read through the interface `cdcflow.ports.LogReader`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads new records from a log's journals, each byte once, while the daemon writes them."""
+"""Read new records from a log's journals, each byte once, while the daemon writes them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class _FilePosition:
 
 
 class Following:
-    """Reads journals one after another, starting with the one that has an offset. Here and in `read`, raises
-    FileNotFoundError if that offset or the next records are in no journal (or no longer): the caller then searches the
-    segments."""
+    """Reads journals one after another, starting with the one that has an offset. Creating it, and `read`, raise
+    FileNotFoundError if that offset or the next records are in no journal (or no longer): the caller must then search
+    the segments."""
 
     def __init__(self, layout: Layout, offset: int) -> None:
         self._file: BinaryIO | None = None
@@ -37,7 +37,7 @@ class Following:
         self._open(begins[-1])
 
     def read(self) -> Iterator[Record]:
-        """The new records since the last call, up to the latest whole cut, with attached rows in place of their
+        """Yield the new records since the last call, up to the latest whole cut, with attached rows in place of their
         records.
 
         Raises:
@@ -79,7 +79,7 @@ class Following:
         self._cut_end = self._header.end
 
     def _follower(self) -> JournalHeader | None:
-        """The header of the journal that continues this one, or None if this is the latest."""
+        """Return the header of the journal that continues this one; `None` if this is the latest."""
         newer = [first for first in self._layout.journal_offsets() if first > self._head.first_offset]
         with opened_journal(self._layout, newer[0] if newer else self._head.first_offset) as (_, header, _):
             head = JournalHeader.from_header(header)
@@ -90,7 +90,8 @@ class Following:
         raise FileNotFoundError(2, "no journal continues this one, or it is a different one", self._name)
 
     def _newest_cut(self) -> int:
-        """Where the latest whole cut ends. What the writer is writing after it is read again in the next call."""
+        """Return the byte where the latest whole cut ends. Bytes that the writer is still writing after it are read
+        again in the next call."""
         try:
             for frame in self._frames(self._seen, None):
                 if frame.kind is FrameKind.CUT:
@@ -114,7 +115,7 @@ class Following:
             ) from None
 
     def _frames(self, position: _FilePosition, end: int | None) -> Iterator[Frame]:
-        """The frames starting at a position, which is advanced with each frame."""
+        """Yield the frames starting at a position, which is advanced with each frame."""
         assert self._file is not None  # noqa: S101 - open until it is closed permanently
         self._file.seek(position.at)
         begin = Header(self._header.value, self._header.seed, position.at)

@@ -27,17 +27,17 @@ class LogReader(Protocol):
         ...
 
     def newest_checkpoint(self) -> Checkpoint:
-        """The checkpoint of the latest cut that readers see (`cut` 0: no cut yet)."""
+        """Return the checkpoint of the latest cut that readers see (`cut` 0: no cut yet)."""
         ...
 
     def table_shapes(self) -> dict[TableId, dict[int, Table]]:
-        """Every table's shapes by version number, oldest first."""
+        """Return every table's shapes by version number, oldest first."""
         ...
 
     def read_rows(
         self, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None
     ) -> Iterator[LogRows]:
-        """The log's rows from one offset to another (both inclusive; None: up to the latest cut).
+        """Return the log's rows from one offset to another (both inclusive; `None`: up to the latest cut).
 
         Raises:
             HistoryLost: `from_offset` has expired.
@@ -46,9 +46,10 @@ class LogReader(Protocol):
         ...
 
     def read_transactions(self, from_offset: int = 1, to_offset: int | None = None) -> Iterator[pa.Table]:
-        """The headers (`TRANSACTIONS_SCHEMA`) of the transactions with a row from one offset to another, in order."""
+        """Return the headers (`TRANSACTIONS_SCHEMA`) of the transactions with a row from one offset to another, in
+        order."""
         ...
 
     def check(self, *, deep: bool = False) -> CheckReport:
-        """Read the log through and report what is wrong with it; `deep` reads every value."""
+        """Read the whole log and report its faults. `deep`: read every value."""
         ...

@@ -1,4 +1,5 @@
-"""Queries over the log's past that its writer makes at a start. Latest first, on columns, in bounded memory."""
+"""Queries over the log's past that its writer makes when it starts. They read the latest rows first, in columns, in
+bounded memory."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 def delivered_xids(
     layout: Layout, journals: Sequence[Extent], newest: tuple[int, int] | None, xids: Uint64s
 ) -> Uint64s:
-    """Those of these transaction ids (compared by their low 32 bits) that a source transaction of the log has.
+    """Return those of these transaction ids (compared by their low 32 bits) that a source transaction in the log has.
 
     `newest` is the latest segment. Segments older than all of the ids are not read: manifests show which may have one.
     """
@@ -58,17 +59,17 @@ def delivered_xids(
 def transactions_back(
     layout: Layout, journals: Sequence[Extent], newest: tuple[int, int] | None, is_enough: Callable[[Position], bool]
 ) -> pa.Table:
-    """Position and id of the source's transactions, oldest first, back to one for whose position `is_enough` is
-    true."""
+    """Return the position and id of each of the source's latest transactions, oldest first. They reach back to the
+    latest position for which `is_enough` is true."""
     return gathered_back(_headers_back(layout, journals, newest), is_enough)
 
 
 def partial_keys(
     layout: Layout, journals: Sequence[Extent], newest: tuple[int, int] | None, shape: Table, since: Offset
 ) -> KeySet | None:
-    """Keys of a table's rows since offset `since` that came with unchanged columns, deletes aside.
+    """Return the keys of a table's rows since offset `since` that came with unchanged columns, deletes aside.
 
-    In the key columns of `shape`, its latest one.
+    They have the key columns of `shape`, the table's latest shape.
 
     Raises:
         KeysUnknown: rows since `since` have expired; or the table's key changed in between, so that older rows cannot
@@ -80,7 +81,8 @@ def partial_keys(
 
 
 def gather_keys(table: TableId, partial: Iterable[pa.Table]) -> KeySet | None:
-    """The distinct keys in some tables of keys, or None if there are no keys. KeysUnknown: there are too many."""
+    """Return the distinct keys in some tables of keys; `None` if there are no keys. Raises KeysUnknown if there are too
+    many."""
     found: list[pa.Table] = []
     rows = 0
     for keys in partial:
@@ -99,7 +101,7 @@ def gather_keys(table: TableId, partial: Iterable[pa.Table]) -> KeySet | None:
 
 
 def keys_expired(table: TableId, since: Offset, first_offset: int) -> KeysUnknown:
-    """The error if the log begins after `since`, so that keys may be missing."""
+    """Return the error for a log that begins after `since`, so that keys may be missing."""
     return KeysUnknown(
         f"looking for partial rows of {table} since offset {since}: the log begins at offset {first_offset}, "
         f"everything before it has expired",
@@ -168,7 +170,7 @@ def _keys_in(path: Path, table: Table, shape: Table, since: int) -> Iterator[pa.
 
 
 def keys_of_partial(rows: pa.Table, table: Table, shape: Table) -> pa.Table:
-    """The keys of the partial rows among some rows of `table`, in the key columns of `shape`."""
+    """Return the keys of the partial rows among some rows of `table`, in the key columns of `shape`."""
     keep = pc.and_(pc.is_valid(rows.column(UNCHANGED)), pc.not_equal(rows.column(OP), DELETE))
     schema = pa.schema([shape.row_schema.field(name) for name in shape.key_columns])
     keys = rows.filter(keep).select(_key_names(table, shape))
@@ -176,7 +178,7 @@ def keys_of_partial(rows: pa.Table, table: Table, shape: Table) -> pa.Table:
 
 
 def _key_names(table: Table, shape: Table) -> list[str]:
-    """The names of `shape`'s key columns in `table`, an older shape of it: a renamed column keeps its number."""
+    """Return the names of `shape`'s key columns in `table`, an older shape of it: a renamed column keeps its number."""
     names = {c.number: c.name for c in table.columns}
     numbers = {c.name: c.number for c in shape.columns}
     try:

@@ -1,4 +1,4 @@
-"""Finds the offset of a log that corresponds to a cut, a position of the source, or a commit time.
+"""Find the offset of a log that corresponds to a cut, a position of the source, or a commit time.
 
     cut        a point between two transactions: everything up to it has offsets up to the returned one
     position   the same, by the positions of the source's own log
@@ -39,7 +39,7 @@ _BINLOG = re.compile(r"(.+)\.(\d+):(\d+)(;.*)?", re.DOTALL)
 
 
 def place_of(position: str) -> Place | None:
-    """A position in a form that can be compared: an LSN, or a binary log file and a byte in it; None if it is
+    """Return a position in a form that can be compared: an LSN, or a binary log file and a byte in it; `None` if it is
     neither."""
     if (lsn := _LSN.fullmatch(position.strip())) is not None:
         return "", int(lsn[1], 16), int(lsn[2], 16)
@@ -49,7 +49,8 @@ def place_of(position: str) -> Place | None:
 
 
 def clock_of(time: str | datetime) -> int:
-    """A time in microseconds since 1970 UTC. A time without a zone is UTC. ValueError: the text is not a time."""
+    """Return a time in microseconds since 1970 UTC. A time without a zone is UTC. Raises ValueError if a text is not a
+    time."""
     found = time if isinstance(time, datetime) else datetime.fromisoformat(time.strip())
     whole = found.replace(tzinfo=UTC) if found.tzinfo is None else found
     since = whole - datetime(1970, 1, 1, tzinfo=UTC)
@@ -57,12 +58,12 @@ def clock_of(time: str | datetime) -> int:
 
 
 def time_text(clock: int) -> str:
-    """A commit clock as readable text."""
+    """Return a commit clock as readable text."""
     return datetime.fromtimestamp(clock / 1e6, UTC).isoformat(timespec="microseconds")
 
 
 def sealed_checkpoint(layout: Layout) -> Checkpoint:
-    """The checkpoint at the end of the latest sealed segment (`cut` 0, next offset 1: nothing is sealed yet).
+    """Return the checkpoint at the end of the latest sealed segment (`cut` 0, next offset 1: nothing is sealed yet).
 
     Raises:
         ConfigurationError: there is no log, or a newer cdcflow wrote it.
@@ -71,7 +72,7 @@ def sealed_checkpoint(layout: Layout) -> Checkpoint:
 
 
 def offset_of_cut(layout: Layout, cut: int) -> int:
-    """The last offset of a cut at which a segment ended, compacted or not; 0 is the log's beginning.
+    """Return the last offset of a cut at which a segment ended, compacted or not; 0 is the log's beginning.
 
     Raises:
         ConfigurationError: no sealed segment ends at that cut; the message names the nearest ones.
@@ -81,8 +82,9 @@ def offset_of_cut(layout: Layout, cut: int) -> int:
 
 
 def offset_of_position(layout: Layout, position: str, tail: Iterable[pa.Table] = (), reached: str | None = None) -> int:
-    """The last offset before the first source transaction after a position; 0: the log begins with that transaction.
-    Rows that a backfill read in between are included: the position of such a transaction only records when it was read.
+    """Return the last offset before the first source transaction after a position; 0: the log begins with that
+    transaction. Rows that a backfill read in between are included: the position of such a transaction only records when
+    it was read.
 
     `tail`: headers of the transactions after the sealed segments (from `read_transactions`), for callers that read
     these too, and `reached` the position of its latest cut: after the last transaction, if the source is idle.
@@ -105,7 +107,7 @@ def offset_of_position(layout: Layout, position: str, tail: Iterable[pa.Table] =
 
 
 def offset_before(layout: Layout, clock: int, tail: Iterable[pa.Table] = ()) -> int:
-    """The last offset of the transactions whose commit clock (µs since 1970) is lower, or 0 if there are no such
+    """Return the last offset of the transactions whose commit clock (µs since 1970) is lower, or 0 if there are no such
     transactions.
 
     So the transactions committed at or before a time end at `offset_before(layout, clock + 1)`, and those committed at
@@ -152,7 +154,7 @@ class _Sealed:
         return self.manifest(at).last_checkpoint()
 
     def headers(self, at: int, column: str) -> pa.Table:
-        """One column of a segment's transactions, with the last offset and the kind of each."""
+        """Return one column of the headers of a segment's transactions, with the last offset and the kind of each."""
         segment = self.manifest(at)
         file = self.layout.file(segment, segment.transactions_file)
         return columns_of(file, ["last_offset", "kind", column])
@@ -167,7 +169,7 @@ class _Sealed:
 
 
 def _reading(layout: Layout, read: Callable[[_Sealed], Found], *, has_tail: bool = False) -> Found:
-    """The result of reading the segments; if some were compacted in between, they are listed again."""
+    """Return the result of reading the segments; if some were compacted in between, they are listed again."""
     return retry_read(lambda: read(_Sealed(layout, has_tail=has_tail)), layout.root)
 
 
@@ -249,30 +251,31 @@ def _offset_of_position(
 
 
 def _of_source(headers: pa.Table) -> tuple[Int64s, list[str]]:
-    """The transactions that the source committed: their indexes in the headers, and their positions."""
+    """Return the transactions that the source committed: their indexes in the headers, and their positions."""
     own = np.flatnonzero(pc.not_equal(headers.column("kind"), str(Kind.READ)).to_numpy())
     positions: list[str] = headers.column("position").take(own).to_pylist()
     return own, positions
 
 
 def _split_at(headers: pa.Table, wanted: Place, attempted: str) -> tuple[int, int]:
-    """How many transactions of the source are at or before a position, and how many of all precede the first one after
-    it."""
+    """Return how many transactions of the source are at or before a position, and how many of all transactions precede
+    the first one of the source after it."""
     own, positions = _of_source(headers)
     before = bisect_right(_comparable(positions, wanted, attempted), wanted)
     return before, int(own[before]) if before < len(own) else len(headers)
 
 
 def _last_of(headers: pa.Table, count: int, before: int) -> int:
-    """The last offset of the first `count` transactions, or `before` if `count` is 0."""
+    """Return the last offset of the first `count` transactions, or `before` if `count` is 0."""
     return int(headers.column("last_offset")[count - 1].as_py()) if count else before
 
 
 def _comparable(positions: Sequence[str], wanted: Place, attempted: str) -> list[Place]:
-    """These positions in comparable form, which must be ascending and comparable with the requested one.
+    """Return these positions in comparable form, after checking that they ascend and can be compared with the requested
+    one.
 
     Raises:
-        ConfigurationError: they are not.
+        ConfigurationError: they do not ascend, or cannot be compared with it.
     """
     places = [place_of(text) for text in positions]
     if why := without_order(places, wanted):
@@ -283,7 +286,7 @@ def _comparable(positions: Sequence[str], wanted: Place, attempted: str) -> list
 
 
 def without_order(places: Sequence[Place | None], wanted: Place) -> str:
-    """Why a position cannot be searched among these, which are in the order of the log, or "" if it can."""
+    """Return why a position cannot be searched among these, which are in the order of the log; "" if it can be."""
     known = [place for place in places if place is not None]
     if len(known) < len(places) or any(place[0] != wanted[0] for place in known):
         return "there are positions of another log, or of another kind"

@@ -1,9 +1,10 @@
-"""Reads a log without its writer's lock, while the daemon runs.
+"""Read a log without its writer's lock, while the daemon runs.
 
-Every function here takes a log's directory, or its `Layout`, which may have a store: then files that are not in the
-directory are read from the store. The functions may be called from any process at any time. Files vanish under a reader
-when a journal becomes a segment, so a reader lists the files again and resumes at the same offset: the segment has its
-name before the journal is deleted.
+Every function here takes a log's directory, or its `Layout`, which may have a store: files that are not in the
+directory are then read from the store. The functions may be called from any process at any time. Files vanish under a
+reader when a journal becomes a segment, so a reader lists the files again and resumes at the same offset: the segment
+has its name before the journal is deleted.
+
 A reader sees the journal only up to the last whole cut in the file, so it never returns half a transaction. That cut
 may not have been synced yet: after a power failure the log may end earlier. Sealed segments are never lost this way.
 """
@@ -56,7 +57,7 @@ LogLocation = Path | Layout
 
 
 def list_segments(path: LogLocation) -> list[Segment]:
-    """All sealed segments' manifests, oldest first.
+    """Return all sealed segments' manifests, oldest first.
 
     Raises:
         ConfigurationError: there is no log, or a newer cdcflow wrote it.
@@ -75,7 +76,8 @@ def list_segments(path: LogLocation) -> list[Segment]:
 
 
 def check_without_gap(segments: Sequence[Bounds], layout: Layout) -> None:
-    """InvariantViolated if a segment is missing between two others; `segments` are their first and last offsets."""
+    """Raise InvariantViolated if a segment is missing between two others. `segments` are their first and last
+    offsets."""
     for (_, last), (first, _) in pairwise(segments):
         if first != last + 1:
             raise InvariantViolated(
@@ -84,7 +86,7 @@ def check_without_gap(segments: Sequence[Bounds], layout: Layout) -> None:
 
 
 def newest_checkpoint(path: LogLocation) -> Checkpoint:
-    """The checkpoint of the latest cut that readers see (`cut` 0: no cut yet)."""
+    """Return the checkpoint of the latest cut that readers see (`cut` 0: no cut yet)."""
     layout = Layout.of(path)
     layout.log_file()
     extents = extents_of(layout)
@@ -97,7 +99,7 @@ def newest_checkpoint(path: LogLocation) -> Checkpoint:
 
 
 def table_shapes(path: LogLocation) -> dict[TableId, dict[int, Table]]:
-    """Every table's shapes by version number, oldest first."""
+    """Return every table's shapes by version number, oldest first."""
     layout = Layout.of(path)
     layout.log_file()
     text = layout.schemas_json()
@@ -116,7 +118,7 @@ def table_shapes(path: LogLocation) -> dict[TableId, dict[int, Table]]:
 def read_rows(
     path: LogLocation, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None
 ) -> Iterator[LogRows]:
-    """The log's rows from one offset to another (both inclusive; None: up to the latest cut).
+    """Yield the log's rows from one offset to another (both inclusive; `None`: up to the latest cut).
 
     Whole segments are returned one after another, table by table, then the journal run by run. Within a table offsets
     ascend over the whole iteration; between tables they do only from segment to segment and run to run.
@@ -131,7 +133,7 @@ def read_rows(
 
 
 def read_transactions(path: LogLocation, from_offset: int = 1, to_offset: int | None = None) -> Iterator[pa.Table]:
-    """The headers (`TRANSACTIONS_SCHEMA`) of the transactions with a row from one offset to another, in order."""
+    """Yield the headers (`TRANSACTIONS_SCHEMA`) of the transactions with a row from one offset to another, in order."""
     for _, _, headers in _read(Layout.of(path), from_offset, to_offset, None, with_rows=False):
         if headers is not None:
             first, last = headers.column("first_offset").to_numpy(), headers.column("last_offset").to_numpy()
@@ -152,7 +154,7 @@ _Step = tuple[int, LogRows | None, pa.Table | None]
 def _read(
     layout: Layout, from_offset: int, to_offset: int | None, tables: Collection[TableId] | None, *, with_rows: bool
 ) -> Iterator[_Step]:
-    """Rows or headers; if files vanish, reading resumes after the last whole part."""
+    """Yield rows, or headers. If files vanish, reading resumes after the last whole part."""
     at, tries = max(1, from_offset), 0
     to = _NO_OFFSET if to_offset is None else to_offset
     while at <= to:
@@ -216,7 +218,8 @@ def _pass(layout: Layout, at: int, to: int, tables: Collection[TableId] | None, 
 
 
 def _must_begin(first: int, at: int) -> None:
-    """FileNotFoundError if the next file begins after the next offset, whose file was renamed or deleted in between."""
+    """Raise FileNotFoundError if the next file begins after the next offset. The file with that offset was then renamed
+    or deleted in between."""
     if first > at:
         raise _missing(at)
 
@@ -226,7 +229,7 @@ def _missing(at: int) -> FileNotFoundError:
 
 
 def _own(layout: Layout, file: LogFile, first: int, last: int) -> Segment:
-    """A segment's manifest. InvariantViolated if it is another log's."""
+    """Return a segment's manifest. Raises InvariantViolated if it is that of another log."""
     segment, _ = layout.manifest(first, last)
     if segment.log_id != file.log_id:
         raise InvariantViolated(
@@ -312,7 +315,7 @@ _Opened = tuple[SegmentFile, Table, pq.ParquetFile]
 
 
 def _in_order(files: list[_Opened], at: int, to: int) -> Iterator[LogRows]:
-    """One table's rows over all its shapes, ascending by offset."""
+    """Yield one table's rows over all its shapes, ascending by offset."""
     files.sort(key=lambda f: f[0].first_offset)
     if all(a[0].last_offset < b[0].first_offset for a, b in pairwise(files)):
         for file, table, parquet in files:
@@ -333,9 +336,9 @@ def _in_order(files: list[_Opened], at: int, to: int) -> Iterator[LogRows]:
 def row_groups(
     table: Table | None, parquet: pq.ParquetFile, at: int, to: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:
-    """The rows of a segment's file from one offset to another (both inclusive), a row group at a time; groups without
-    such rows are not read. `table`: the shape whose `log_schema` the rows are cast to; None: they are not cast, and
-    only these `columns`, which include `_offset`, are read."""
+    """Yield the rows of a segment's file from one offset to another (both inclusive), a row group at a time; groups
+    without such rows are not read. `table`: the shape whose `log_schema` the rows are cast to; `None`: they are not
+    cast, and only these `columns`, which include `_offset`, are read."""
     for number in range(parquet.num_row_groups):
         group = parquet.metadata.row_group(number)
         bounds = group.column(0).statistics

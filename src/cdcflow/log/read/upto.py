@@ -1,4 +1,4 @@
-"""A log in its state at an earlier offset, for one table: a second log whose segments end there, built from this one's.
+"""Build a log in its state at an earlier offset, for one table: a second log whose segments end there.
 
     this log      [1 ─── 90][91 ─── 150][151 ─── 200]journal ▕ 230
     at 170        [1 ─── 90][91 ─── 150][151 ─ 170]                  the last one has a separate file
@@ -99,8 +99,8 @@ def behind(layout: Layout, state: LogState, room: Path) -> Layout:
 
 
 def _as_segment(offset: int) -> Callable[[LogRows], LogRows]:
-    """A state's rows in the order of a segment. For a table without rows a truncate at an offset, so that the log knows
-    its shape."""
+    """Return a function that brings a state's rows into the order of a segment. For a table without rows it returns a
+    truncate at an offset, so that the log knows the table's shape."""
 
     def some(part: LogRows) -> LogRows:
         table, version, rows = part
