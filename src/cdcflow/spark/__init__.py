@@ -116,8 +116,8 @@ def register(spark: SparkSession, open_settings: Callable[[str], Layout] | None 
     """Register `spark.read.format("cdcflow")` and `spark.readStream.format("cdcflow")` in a session (see
     `cdcflow.spark.log_source.change_log`), and enable filter pushdown to data sources written in Python.
 
-    `open_settings`, such as `cdcflow.wiring.sealed_layout_of`: needed for the option `config`, which names a settings
-    file that specifies the log's location. It is called on every machine.
+    `open_settings`, such as `cdcflow.wiring.sealed_layout_of`, is needed for the option `config`, which names a
+    settings file that specifies the log's location. It is called on every machine.
     """
     from cdcflow.spark.log_source.change_log import ChangeLogSource
 

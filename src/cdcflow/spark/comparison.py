@@ -1,4 +1,4 @@
-"""Comparing by Spark: the live view of a copy whose rows would not fit into a single process.
+"""Comparisons by Spark: the live view of a copy whose rows would not fit into a single process.
 
 Spark computes digests and sums, and only those are collected, as Arrow. For types whose text is the same only within
 one engine (`model.digest.LOCAL_ONLY`), all rows are collected, and digested in the same place as the source's.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class SparkCopy:
-    """Implements `cdcflow.tables.verify.port.Copy`. `comparer` digests rows that Spark cannot."""
+    """Implements `cdcflow.tables.verify.port.Copy`. `comparer` digests rows that Spark cannot digest."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class SparkCopy:
 
     @contextmanager
     def _keys_view(self, columns: Columns, keys: pa.Table) -> Iterator[str]:
-        """Yield a view of these keys."""
+        """Yield the name of a view of these keys."""
         types = {f"k{i}": columns.type_of(name) for i, name in enumerate(columns.key)}
         # A timestamp without a zone would get the session's zone.
         listed = [f"CAST({name} AS {types.get(name, 'bigint')}) AS {name}" for name in keys.column_names]

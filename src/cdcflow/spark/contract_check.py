@@ -1,4 +1,4 @@
-"""Checks the rows that a merge by Spark would write against their table's contract, before the commit.
+"""Check the rows that a merge by Spark would write against their table's contract, before the commit.
 
     rows to write ──▶ DuckDB in each task ──▶ how many rows break which promise ──▶ stop, warn
          │                                        │ rows go into quarantine
@@ -61,7 +61,7 @@ _LACKING = re.compile(r"No module named '([\w.]+)'")
 
 
 class QuarantineTable(Protocol):
-    """What writes rows to the table for those that break a promise."""
+    """A table to which rows that break a promise are written."""
 
     def close(self) -> None: ...
     def drop_torn(self, published: int | None = None) -> None: ...
@@ -85,7 +85,7 @@ class SparkContractCheck:
         result: ContractResult,
         metadata: Mapping[str, Any],
     ) -> None:
-        """Raises ContractBroken: DuckDB, which evaluates conditions, is not installed."""
+        """Raises ContractBroken if DuckDB, which evaluates the conditions, is not installed."""
         try:
             importlib.import_module("cdcflow.tables.local.contract_rules")
         except ImportError as error:
@@ -100,7 +100,7 @@ class SparkContractCheck:
 
     @contextmanager
     def rows_to_write(self, folding: Folding, table: str) -> Iterator[Folding]:
-        """Yield the range with the rows only that the table may show. `table`: the table's name in SQL.
+        """Yield the range with only the rows that the table may show. `table`: the table's name in SQL.
 
         Raises:
             ContractBroken: rows break a promise that stops the table, or a condition cannot be used.
@@ -151,8 +151,8 @@ class SparkContractCheck:
     def _broken_rows(
         self, rows: DataFrame, rules: ContractRules, folding: Folding, numbers: Sequence[int]
     ) -> DataFrame:
-        """Return the rows that break one of the rules with these numbers: what the quarantine has of each, and what
-        `checked_rows.without_rows` needs."""
+        """Return the rows that break one of the rules with these numbers, in the columns of the quarantine, and in
+        those that `checked_rows.without_rows` needs."""
         target = folding.layout.target
         identity = {f"c{i}": target.columns[i].name for i in checked_rows.identity_positions(folding)}
         types = [f"{name} {rows.schema[column].dataType.simpleString()}" for name, column in identity.items()]
@@ -174,7 +174,8 @@ class SparkContractCheck:
 
 @dataclass(frozen=True, slots=True)
 class _CountTask:
-    """Counts the rows of a task that break each rule. `schema`: of the rows, with the local engine's types."""
+    """A function for a task that counts the rows which break each rule. `schema`: that of the rows, with the local
+    engine's types."""
 
     rules: ContractRules
     first: int
@@ -201,8 +202,8 @@ class _CountTask:
 
 @dataclass(frozen=True, slots=True)
 class _BrokenRowsTask:
-    """Finds the rows of a task that break one of some rules. `identity`: columns that identify a row, by the name that
-    each has in the result."""
+    """A function for a task that finds the rows which break one of some rules. `identity`: columns that identify a row,
+    by the name that each has in the result."""
 
     rules: ContractRules
     first: int
@@ -234,7 +235,7 @@ def _one_row(values: Sequence[Any]) -> pa.RecordBatch:
 
 
 def _portions(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the rows of a task, some batches at a time, with these types."""
+    """Yield the rows of a task with these types, some batches at a time."""
     waiting: list[pa.RecordBatch] = []
     count = 0
     for batch in batches:
@@ -248,7 +249,7 @@ def _portions(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[
 
 
 def _schema_of(rows: DataFrame) -> pa.Schema:
-    """Return the Arrow schema in which the local engine would have these rows."""
+    """Return the Arrow schema that the local engine would use for these rows."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     from cdcflow.tables.local.arrow_types import type_of

@@ -60,8 +60,8 @@ class CutsTable:
         self._table.drop_torn()
 
     def newest(self) -> Cut | None:
-        """Return the latest published cut; `None` if there is none. It is read from its own commit, however many cuts
-        there are."""
+        """Return the latest published cut; `None` if there is none. It is read from the commit that published it, so
+        the number of cuts does not matter."""
         there = self._table.snapshot()
         self._version = _version(there)
         if there is None:
@@ -110,7 +110,7 @@ class CutsTable:
         return {n: Shown(paths[n], {i: frozenset(v) for i, v in of.items()}) for n, of in ids.items()}
 
     def tidy(self, oldest: int) -> None:
-        """Expire the cuts before `oldest`, if there are any, and merge the table's small files."""
+        """Expire the cuts before `oldest`, if there are any, and merge the small files of the table of cuts."""
         if self._table.snapshot() is None:
             return
         if not self._spark.table(self._table.sql).where(f"cut < {int(oldest)}").isEmpty():
@@ -140,8 +140,8 @@ class CutsTable:
         return Cut.from_row(row, row["clock"])
 
     def publish(self, cut: Cut) -> None:
-        """Append a cut. A cut that is published again (a backfill turned out to be done) replaces its earlier row for
-        readers.
+        """Append a cut. A cut may be published again, for example because a backfill turned out to be done; for
+        readers, the new row replaces the earlier one.
 
         Raises:
             SinkUnavailable: another merge has published a cut since `newest` was called.
@@ -215,8 +215,8 @@ def _row_sql(cut: Cut, *, has_members: bool = False) -> str:
 def published_cut(
     spark: SparkSession, warehouse: Warehouse | Path | str, cut: int | None = None, *, as_of: AsOf | None = None
 ) -> Cut:
-    """Return a published cut: its tables, each with its state, and the tables excluded from it. Without `cut`, its
-    number, and `as_of` (see `cdcflow.tables.job.moments`), return the latest.
+    """Return a published cut: its tables, each with its state, and the tables excluded from it. `cut` is its number,
+    and `as_of` a point in time (see `cdcflow.tables.job.moments`); without either, return the latest.
 
     Raises:
         ConfigurationError: no such cut was published, or the session is Spark Connect's.
@@ -239,9 +239,9 @@ def read_cut(
     `published_cut`.
 
     `tables`: only these. Tables with rows that were still to be read at that cut are excluded unless `incomplete`. A
-    table that was complete once stays, also while it is read again, or when it is no longer captured: `published_cut`
-    has its state. In addition to its own columns a table has `_offset` (the last change of the row) and `_missing`
-    (columns not known yet, NULL in a complete table).
+    table that was complete once is included, also while it is read again, or when it is no longer captured:
+    `published_cut` has its state. In addition to its own columns a table has `_offset` (the last change of the row) and
+    `_missing` (columns not known yet, NULL in a complete table).
 
     Raises:
         ConfigurationError: no such cut was published.

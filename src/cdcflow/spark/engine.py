@@ -1,4 +1,4 @@
-"""Spark as the engine of a merge."""
+"""Spark as an engine for merges."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ class SparkEngine:
         return readable_files(self._spark, layout, files, room)
 
     def deriver(self) -> Deriver:
-        """Return the local engine's. It works in this process, on the same tables: a query has one meaning, whatever
-        merges its inputs."""
+        """Return the deriver of the local engine. It works in this process, on the same tables, so that a query has one
+        meaning, whichever engine merges its inputs."""
         if self._deriving is None:
             self._deriving = self._local_engine()
         return self._deriving.deriver()
@@ -121,7 +121,7 @@ class SparkEngine:
         return any("fs.s3a." in name for name, _ in self._spark.sparkContext.getConf().getAll())
 
     def defer_checkpoints(self) -> None:
-        """Spark writes them."""
+        """Return `None`: Spark writes checkpoints itself."""
 
     def cuts(self) -> CutsTable:
         return CutsTable(self._spark, self.rules.name, self._warehouse, named=True)
@@ -174,15 +174,15 @@ class SparkEngine:
 
 
 def underivable(why: str, remedy: str) -> CannotFollow:
-    """The error of a derived table whose warehouse the local engine does not reach."""
+    """Return the error for a derived table in a warehouse that the local engine does not reach."""
     return CannotFollow(
         f"the local engine computes derived tables, also where Spark merges, and it cannot here: {why}", remedy=remedy
     )
 
 
 def readable_files(spark: SparkSession, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
-    """Return the files in place, where executors can read them; files with a name that Spark treats as hidden get
-    another name."""
+    """Return the files where they are, at paths where executors can read them. Files with a name that Spark treats as
+    hidden get another name."""
     if layout.store is None:
         return [visible(file, room) for file in files]
     reach(spark, layout.store.address)

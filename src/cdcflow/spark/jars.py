@@ -1,4 +1,5 @@
-"""Delta's jars, Iceberg's, those for Kafka and for S3: fetched once into a cache folder, then used without a network.
+"""The jars of Delta and Iceberg, and those for Kafka and S3: fetched once into a cache folder, then used without a
+network.
 
 A session that lacks some fetches them itself (`jars_for_session`). To fetch them beforehand:
 
@@ -100,14 +101,15 @@ def folder() -> Path:
 
 
 def log_store(scheme: str) -> tuple[str, str]:
-    """Return the Spark setting that selects how Delta commits to URLs with this scheme, and its value for a merge."""
+    """Return the Spark setting that selects how Delta commits to URLs with this scheme, and the value that a merge
+    needs."""
     return f"spark.delta.logStore.{scheme}.impl", _CONDITIONAL if scheme == "s3a" else _CHECKED
 
 
 @dataclass(frozen=True, slots=True)
 class _JarSet:
-    """Jars that belong together. `needed`: parts of the names without which the folder is not complete; `steps`:
-    packages, and what is excluded from their dependencies."""
+    """Jars that belong together. `needed`: parts of the names of jars without which the folder is not complete;
+    `steps`: packages to fetch, each with what is excluded from their dependencies."""
 
     purpose: str
     option: str
@@ -137,7 +139,7 @@ class _JarSet:
         return found
 
     def fetch(self) -> list[str]:
-        """Fetch them unless they are present. All or nothing: the folder appears last.
+        """Fetch the jars unless they are present. Either all appear or none: the folder gets its name last.
 
         Raises:
             SourceUnavailable: the resolver could not get them; the message names what it requested.
@@ -168,7 +170,7 @@ def jars() -> list[str]:
 
 
 def iceberg_jars() -> list[str]:
-    """Return the paths of Iceberg's jars, and of cdcflow's, which has `ICEBERG_PLUGIN`. Raises as `jars` does."""
+    """Return the paths of Iceberg's jars, and of cdcflow's jar with `ICEBERG_PLUGIN`. Raises as `jars` does."""
     return [*_ICEBERG.paths(), str(OWN_JAR)]
 
 
@@ -261,7 +263,7 @@ _S3 = _JarSet(
 
 
 def fetch_packages(packages: Sequence[str], target: Path) -> Path:
-    """Return a folder with these packages and all of their dependencies, fetched unless it exists.
+    """Return a folder with these packages and all of their dependencies. They are fetched unless the folder exists.
 
     Raises:
         SourceUnavailable: the resolver could not get them; the message names what it requested.
@@ -275,7 +277,7 @@ def fetch_packages(packages: Sequence[str], target: Path) -> Path:
 def _fetch_all(
     steps: Sequence[tuple[Sequence[str], Sequence[str]]], target: Path, is_there: Callable[[], bool]
 ) -> None:
-    """Fetch the packages of each step, without its exclusions, one step after another into one folder."""
+    """Fetch the packages of each step into one folder, one step after another, without what the step excludes."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _alone(target) as room:
@@ -301,7 +303,8 @@ def _fetch_all(
 
 @contextmanager
 def _alone(target: Path) -> Iterator[Path]:
-    """Yield the folder for downloads, to one process at a time. A failed fetch leaves it for the next one."""
+    """Lock the folder for downloads and yield it: only one process may use it at a time. A failed fetch leaves its
+    files there for the next one."""
     room = target.parent / f".{target.name}.fetching"
     with (target.parent / f".{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

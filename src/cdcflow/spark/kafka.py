@@ -1,12 +1,13 @@
-"""Merging a log in Kafka: Spark's Kafka source seals new records into the history, then the history is merged.
+"""Merge a log in Kafka: Spark's Kafka source seals new records into the history, then the history is merged.
 
     topic ──Kafka source, read_committed──▶ one task: frames ─▶ Parquet ─▶ history/segments ──merge──▶ tables
             from the record which has the                     installed by the driver,
             next offset to what is committed                  in order, and by one driver only
 
-The history is a folder that all machines see, or is stored in an object store; then the task uploads the files from its
-own machine, and the driver adds the manifests. Everything that the task works with, including the store's keys, is sent
-to it with its function: Spark writes functions into no plan and no event log, unlike options and local properties.
+The history is a folder that all machines see, or is stored in an object store; in the second case the task uploads the
+files from its own machine, and the driver adds the manifests. Everything that the task works with, including the
+store's keys, is sent to it with its function: Spark writes functions into no plan and no event log, unlike options and
+local properties.
 
 So the result is the same as from files, whichever process dies at whatever time: each record is sealed once, and a
 table's position is in its own commit. The topic has one partition, so one task reads it, in the order of the log.
@@ -84,8 +85,8 @@ def merge(
 
 
 def log_to_merge(spark: SparkSession, name: str, tier: Tier, policies: Policies = DEFAULTS) -> Merged:
-    """Return the log for a merge together with others, under this name (see `cdcflow.tables.job.several_logs`). The
-    topic's new records are sealed into the history first.
+    """Seal the topic's new records into the history, and return the log, under this name, for a merge together with
+    other logs (see `cdcflow.tables.job.several_logs`).
 
     Raises:
         ConfigurationError, HistoryLost, SinkUnavailable: as `cdcflow.ports.Tier.open` does.
@@ -95,7 +96,7 @@ def log_to_merge(spark: SparkSession, name: str, tier: Tier, policies: Policies 
 
 
 def seal(spark: SparkSession, tier: Tier) -> tuple[Checkpoint, Mapping[str, object]]:
-    """Add the topic's records after the history to it, up to what is committed now.
+    """Add the topic's records after the history to it, up to the last committed one.
 
     Return the log's latest checkpoint, and the place in the topic where the history ends. Durable on return.
     """
@@ -107,8 +108,8 @@ def seal(spark: SparkSession, tier: Tier) -> tuple[Checkpoint, Mapping[str, obje
 
 
 def records(spark: SparkSession, tier: Tier) -> DataFrame:
-    """Return the topic as a stream, which shows when there are new records (see `cdcflow.spark.streaming`). A batch of
-    it may end anywhere, even inside a transaction of the log.
+    """Return the topic as a stream, which shows when there are new records (see `cdcflow.spark.streaming`). Its batches
+    may end anywhere, even inside a transaction of the log.
 
     Raises:
         ConfigurationError: the session has no Kafka source.
@@ -130,7 +131,7 @@ def records(spark: SparkSession, tier: Tier) -> DataFrame:
 
 
 def _seal_in_task(spark: SparkSession, opened: OpenTier, tail: TopicTail) -> list[str]:
-    """Let one Spark task write the segments; return their directories."""
+    """Have one Spark task write the segments, and return their directories."""
     attempted = f"sealing topic {tail.topic.name} with Spark, places {tail.begin} to {tail.end}"
     # A separate session: the batch size is a session's setting.
     own = spark.newSession()
@@ -196,7 +197,7 @@ def _places(topic: str, place: int) -> str:
 
 
 def _translate_error(attempted: str, error: Exception) -> CdcflowError:
-    """Return cdcflow's error for one of Spark's: only its first line, as the rest is a Java stack."""
+    """Return cdcflow's error for one of Spark's. It contains only the first line, because the rest is a Java stack."""
     text = str(error).split("\n")[0][:500]
     if "data source" in text and "kafka" in text:
         return ConfigurationError(
@@ -216,7 +217,7 @@ def _translate_error(attempted: str, error: Exception) -> CdcflowError:
 
 
 def _again(kind: str, message: str) -> CdcflowError:
-    """Recreate the error that a task returned."""
+    """Return an error of the kind that a task reported."""
     made = getattr(errors, kind, SinkUnavailable)
     error: CdcflowError = made(message)
     return error

@@ -55,9 +55,9 @@ def read_live(
 ) -> Live[DataFrame]:
     """Return all tables, or some, as of the latest sealed cut of the log, keyed by name; nothing is merged or written.
 
-    `log`: as for `merge_stream`: its directory, its layout, or, in Kafka, its tier. Of a tier only the history is read;
-    newer records of the topic are shown once a merge has sealed them. Each table is a lazy plan over the files of the
-    log that exist at the time of the call, so call again for newer rows, or when Spark reports that a file does not
+    `log`: as for `merge_stream`: its directory, its layout, or, in Kafka, its tier. For a tier only the history is
+    read; newer records of the topic are shown once a merge has sealed them. Each table is a lazy plan over the files of
+    the log that exist at the time of the call, so call again for newer rows, or when Spark reports that a file does not
     exist.
 
     Everything else, including errors, is as in `cdcflow.tables.job.live.read`. ConfigurationError is also raised if the

@@ -1,4 +1,5 @@
-"""Parts of a merge by marks that every format needs: the table's rows that a range of changes concerns, read once."""
+"""The part of a merge by marks that every format needs: the table's rows that a range of changes concerns, read
+once."""
 
 from __future__ import annotations
 
@@ -17,17 +18,18 @@ BROADCAST_ROWS_MAX = 1_000_000
 
 
 class NewerRows(Exception):
-    """The table has rows that are newer than changes of the range; nothing was committed."""
+    """The error for a table that has rows which are newer than changes of the range. Nothing was committed."""
 
 
 def going(
     spark: SparkSession, views: Views, folding: Folding, rows: Callable[[Sequence[str]], DataFrame]
 ) -> tuple[str, str]:
-    """Return the views of the reduced range and of the rows to delete (see `tables.merge.removed_and_added`), both
-    kept. `rows` returns columns of the table's rows, and the location of each.
+    """Return the names of two views: of the reduced range, and of the rows to delete (see
+    `tables.merge.removed_and_added`). Both are stored. `rows` returns columns of the table's rows, and the location of
+    each.
 
     Raises:
-        NewerRows: see there; a MERGE does not touch those rows.
+        NewerRows: rows of the table are newer than their changes; a MERGE does not touch those rows.
     """
     target, families, ended = folding.layout.target, folding.families, folding.layout.ending_positions
     reduced = views.of(spark.sql(folding.reduced_query(families)), "reduced", keep=True)

@@ -112,7 +112,7 @@ def session(
 
 @contextlib.contextmanager
 def holding_interrupts() -> Iterator[None]:
-    """Delay Ctrl-C until the end of the block: if it interrupted the start of a JVM, that JVM would keep running."""
+    """Delay Ctrl-C until the end of the block. If it interrupted the start of a JVM, that JVM would keep running."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals go to the main thread only
         return
@@ -143,7 +143,7 @@ def _settings_of(formats: Collection[str]) -> dict[str, str]:
 
 
 def is_submitted() -> bool:
-    """Return whether spark-submit started this process; then Spark's settings are the submitter's."""
+    """Return whether spark-submit started this process, so that Spark's settings are the submitter's."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 

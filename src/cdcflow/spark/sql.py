@@ -1,4 +1,4 @@
-"""A Spark session as a merge uses it: views over the log's files, and tables that statements change."""
+"""A Spark session for merges: views over the log's files, and tables that statements change."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ class SparkSql:
 
 
 class StatementTable(CurrentTable):
-    """A table changed by SQL statements, each in a separate commit."""
+    """A table that is changed by SQL statements, each in a separate commit."""
 
     def __init__(self, spark: SparkSession, rules: Format, sql: str, location: str | None) -> None:
-        """`sql`: the table's name in SQL. `location`: its path (`None`: its name implies it)."""
+        """`sql`: the table's name in SQL. `location`: its path (`None`: its name implies the path)."""
         self._spark = spark
         self._rules = rules
         self.sql = sql
@@ -102,8 +102,8 @@ class StatementTable(CurrentTable):
     def add_newest(
         self, row: str, column: str, least: int, metadata: Mapping[str, Any], app: str, version: int
     ) -> None:
-        """Add the row of a query, unless a concurrent commit has added one whose `column` is `least` or more: then it
-        fails, or adds nothing. Otherwise as `commit`."""
+        """Add the row of a query, unless a concurrent commit has added a row whose `column` is `least` or more: it then
+        fails, or adds nothing. In other respects as `commit`."""
 
     @abstractmethod
     def why_lost(self, version: int) -> str | None:
@@ -151,7 +151,7 @@ class StatementTable(CurrentTable):
             self._fold(kept, metadata, app, version)
 
     def _fold(self, folding: statement.Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
-        """Merge a range into it, without a check."""
+        """Merge a range into the table, without a check of its contract."""
         self.commit(folding.sql(self.sql), metadata, app, version)
 
     def check_rows(
@@ -169,8 +169,9 @@ class StatementTable(CurrentTable):
         self._check = SparkContractCheck(self._spark, table, contract, mode, opened, result, metadata)
 
     def add_unknown(self, rows: DataFrame, columns: str, known: str, metadata: Mapping[str, Any]) -> int:
-        """Add those of the rows whose value in the column `known` no row of the table has, in one commit. Return how
-        many. The table is created with `columns` (DDL) if it does not exist. The rows may be another session's."""
+        """Add, in one commit, those of the rows whose value in the column `known` no row of the table has. Return how
+        many were added. The table is created with `columns` (DDL) if it does not exist. The rows may be another
+        session's."""
         if self.snapshot() is None:
             self.commit(statement.create_table(self.sql, self._rules, columns, {}, self.location), metadata)
         name = new_name("rows")
@@ -213,7 +214,7 @@ class StatementTable(CurrentTable):
         ).count()
 
     def forget(self) -> None:
-        """Drop what its session caches about the table: the next table may have the same name."""
+        """Drop the session's caches about the table, because the next table may have the same name."""
 
     def close(self) -> None:
         try:

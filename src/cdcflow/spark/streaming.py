@@ -106,13 +106,13 @@ def merge_stream(
 
 @dataclass
 class _Life:
-    """Whether a query still runs, for its threads."""
+    """The state of a query, which its threads read to find out whether it still runs."""
 
     query: StreamingQuery | None = None
     failed: bool = False
 
     def is_wanted(self) -> bool:
-        """Return whether it runs, or is about to."""
+        """Return whether the query runs, or is about to."""
         return not self.failed and (self.query is None or self.query.isActive)
 
 
@@ -122,7 +122,7 @@ def _place(checkpoint: Path | str) -> str:
 
 
 def _check(log: Layout | Tier) -> None:
-    """Report at the start what waiting cannot fix. If a store is only unavailable, the query waits for it.
+    """Report problems at the start that waiting cannot fix. If a store is only unavailable, the query waits for it.
 
     Raises:
         ConfigurationError: there is no such log.

@@ -1,1 +1,1 @@
-"""Work on Spark's executors: processes that read parts of chunks for a capture, and workers on a log."""
+"""Work on Spark's executors: as processes that read parts of chunks for a capture, and as workers on a log."""

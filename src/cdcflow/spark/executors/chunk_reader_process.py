@@ -1,4 +1,5 @@
-"""A process that reads parts of chunks for the capture, keeps the rows, and writes them when they get offsets.
+"""A process that reads parts of chunks for the capture, keeps the rows, and writes them to a file when they get
+offsets.
 
     capture ──Read────▶ reader      in its own snapshot; the rows stay here
             ◀──Answer──             the dialect's information on them, and their number
@@ -6,8 +7,8 @@
             ◀──Answer──             the file's manifest entry; the file is already durable if the reader sees
                                     that path; otherwise the file follows, and the capture makes it durable
 
-One request at a time. Rows that are never written are dropped when the window after the next is read: rows read in a
-window are written, if at all, before that window opens.
+It serves one request at a time. Rows that are never written are dropped when the window after the next is read: rows
+read in a window are written, if at all, before that window opens.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """How a reader connects to the capture, and how it reads. It contains secrets, and is sent with a function.
+    """What a reader gets in order to connect to the capture, and to read. It contains secrets, and is sent with a
+    function.
 
     `probe` is a file in the log's folder that contains `probe_text`: a reader that can read it can write there; others
     send their files.
@@ -49,7 +51,7 @@ class Invitation:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A reader introduces itself. One with the same number as an earlier reader replaces it."""
+    """The message with which a reader introduces itself. It replaces an earlier reader with the same number."""
 
     number: int
 
@@ -63,7 +65,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write what was read by request `read`."""
+    """The request to write the rows that request `read` has read."""
 
     id: int
     read: int
@@ -75,8 +77,8 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to the request with this id: `result` or `error`. For a read: the dialect's information, rows, bytes,
-    seconds. `follows`: this many bytes of a file follow it."""
+    """The answer to the request with this id: `result` or `error`. The result of a read has the dialect's information,
+    rows, bytes and seconds. `follows`: this many bytes of a file follow the answer."""
 
     id: int
     result: Any = None
@@ -86,7 +88,7 @@ class Answer:
 
 class RequestReader:
     """Answers requests. `held` has the rows by the request that read them, each with its window. `sees_log`: files are
-    written to the requested path; otherwise `file` is the one that the last answer refers to."""
+    written to the requested path; otherwise `file` is the file that follows the last answer."""
 
     def __init__(self, source: PartReader, *, sees_log: bool = True) -> None:
         self._source = source
@@ -140,7 +142,7 @@ class RequestReader:
 
 
 class HeldRowsFile:
-    """A new file, durable when it is closed; the caller makes its name durable."""
+    """A new file that is durable when it is closed. The caller makes its name durable."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640), "wb")
@@ -156,7 +158,7 @@ class HeldRowsFile:
 
 
 class _Memory(io.BytesIO):
-    """A file in memory that is still read after its writer has closed it."""
+    """A file in memory that can be read after its writer has closed it."""
 
     def close(self) -> None:
         """Do nothing: the content is still needed."""
@@ -178,7 +180,7 @@ def _is_near(held: tuple[str, int], now: tuple[str, int]) -> bool:
 
 
 def serve(number: int, invitation: Invitation) -> None:
-    """Read for the capture that sent the invitation, until it hangs up."""
+    """Serve requests of the capture that sent the invitation, until it closes the connection."""
     try:
         sees = invitation.probe.read_text() == invitation.probe_text
     except OSError:

@@ -1,8 +1,8 @@
 """The capture's side of processes that read parts of chunks: it tracks which are connected, busy or lost.
 
 Any free process takes the next part; only the process that read rows can write them. If a process is lost, its pending
-requests fail, and so do the rows that it kept: a part is read again in another window, and rows that already have
-offsets end the attempt, which starts again from the last durable cut.
+requests fail, and the rows that it kept are lost. A part without offsets is read again in another window; if rows
+already have offsets, the attempt ends, and the capture starts again from the last durable cut.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Processes:
     context manager."""
 
     def __init__(self, number: int, host: str, folder: Path, *, lost_after_s: float = LOST_AFTER_S) -> None:
-        """`number` processes are expected; they connect to `host`. Those that see `folder`, the log's folder, write
-        into it; the others send their files, which are written here."""
+        """`number` processes are expected, and connect to `host`. Those that see `folder`, the log's folder, write into
+        it themselves; the others send their files, which are written there by this process."""
         self.count = number
         self._lost_after_s = lost_after_s
         self._secret = secrets.token_bytes(32)
@@ -101,16 +101,16 @@ class Processes:
         self._probe.unlink(missing_ok=True)
 
     def invitation(self, open_reader: Callable[[], PartReader]) -> Invitation:
-        """Return what each process is sent."""
+        """Return the invitation that is sent to each process."""
         host, port = self._listener.address[:2]
         return Invitation((str(host), int(port)), self._secret, self._probe, self._probe_text, open_reader)
 
     def wait(self, seconds: float) -> None:
-        """Wait until all are connected.
+        """Wait until all processes are connected.
 
         Raises:
             SourceUnavailable: no process connected within this time.
-            ConfigurationError: they cannot be started; the message says why.
+            ConfigurationError: they cannot be started; the message is the reason.
         """
         with self._turn:
             self._turn.wait_for(lambda: self._error or len(self._there) >= self.count, seconds)
@@ -161,7 +161,7 @@ class Processes:
         found.set_result(HeldPart(told, _ExecutorRows(self, process, number, rows, size), seconds))
 
     def write(self, process: _Process, read: int, path: Path, numbers: tuple[int, int, int]) -> Future[Any]:
-        """Have rows written by the process that holds them."""
+        """Request that the process which holds the rows writes them."""
         first_offset, transaction, commit_ts = numbers
         with self._turn:
             request = Write(next(self._ids), read, path, first_offset, transaction, commit_ts)
@@ -271,7 +271,7 @@ class _ExecutorRows:
 
 
 def _limit_waits(connection: Connection[Any, Any], seconds: float) -> None:
-    """Limit how long a read waits for the rest of a message; afterwards it raises OSError."""
+    """Limit how long a read waits for the rest of a message. A read that waits longer raises OSError."""
     whole = int(seconds)
     limit = struct.pack("ll", whole, int((seconds - whole) * 1e6))
     with bare(connection) as stream:
@@ -279,8 +279,8 @@ def _limit_waits(connection: Connection[Any, Any], seconds: float) -> None:
 
 
 def _answer(connection: Connection[Any, Any], request: Read | Write, seconds: float) -> Answer:
-    """Send a request and return its answer. Raises EOFError or OSError if there is none, or if it belongs to another
-    request."""
+    """Send a request and return its answer. Raises EOFError or OSError if no answer arrives, or if it belongs to
+    another request."""
     connection.send(request)
     if not connection.poll(seconds):
         raise EOFError
@@ -291,8 +291,8 @@ def _answer(connection: Connection[Any, Any], request: Read | Write, seconds: fl
 
 
 def _with_file(connection: Connection[Any, Any], path: Path, answer: Answer) -> Answer:
-    """Write the file that follows an answer. If that fails, return an answer with the error; the process stays
-    connected.
+    """Write the file that follows an answer, and return the answer. If writing fails, return an answer with the error;
+    the process stays connected.
 
     Raises:
         EOFError: the process is gone.
@@ -341,6 +341,6 @@ def _rows_lost() -> SinkUnavailable:
 
 
 def _hang_up(connection: Connection[Any, Any]) -> None:
-    """Close a connection, so that readers on both sides get an end of file."""
+    """Close a connection, so that reads on both sides end."""
     with contextlib.suppress(OSError), bare(connection) as stream:
         stream.shutdown(socket.SHUT_RDWR)

@@ -36,8 +36,8 @@ def executors(
     """Yield executors of the cluster at `master`, up to `number`, that read parts of chunks. They write into `folder`,
     or send the files if they cannot see it.
 
-    What `opener` returns is sent to them, and asked for again for each job: it contains a password, which may expire.
-    `settings` are Spark's.
+    The result of `opener` is sent to them. It contains a password, which may expire, so `opener` is called again for
+    each job. `settings` are Spark's.
 
     Raises:
         ConfigurationError: pyspark or Java is not installed; there is no such cluster; executors cannot load cdcflow.
@@ -57,7 +57,7 @@ def executors(
 
 
 def _run_jobs(started: SparkContext, processes: Processes, opener: Callable[[], OpenReader]) -> None:
-    """Run one job after another: Spark itself restarts a lost task, a limited number of times."""
+    """Run one job after another. Spark itself restarts a lost task only a limited number of times."""
     tasks = started.parallelize(range(processes.count), processes.count)
     while not processes.closed:
         before = processes.answered
@@ -74,7 +74,7 @@ def _run_jobs(started: SparkContext, processes: Processes, opener: Callable[[], 
 
 
 class _Serving:
-    """The function of a task."""
+    """The function of a task that serves requests."""
 
     def __init__(self, invitation: Invitation) -> None:
         self._invitation = invitation

@@ -1,8 +1,8 @@
-"""Spark's executors as workers on a log: one task for each piece of work. They either share the log's folder, or work
-in the log's object store.
+"""Spark's executors as workers on a log, with one task for each piece of work. They either share the log's folder, or
+work in the log's object store.
 
-If the executor of a task dies, Spark starts the task again, so a piece may be worked on twice; a worker writes under
-its own file names, and only what it returns counts.
+If the executor of a task dies, Spark starts the task again, so a piece may be worked on twice. A worker writes under
+its own file names, and only the files that it returns count.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ B = TypeVar("B")
 def workers(
     master: str, folder: Path, settings: Mapping[str, str], name: str, away: AwayLog | None = None
 ) -> Iterator[SparkWorkers]:
-    """Yield executors of the cluster at `master`, for a command called `name`. They work in `folder`, the log's; or in
-    `away`, for which no folder is needed.
+    """Yield executors of the cluster at `master`, for a command called `name`. They work in `folder`, the log's folder;
+    or in `away`, for which no folder is needed.
 
     Raises:
         ConfigurationError: see `context`.
@@ -89,7 +89,7 @@ class SparkWorkers:
 
 @dataclass(frozen=True)
 class _Probe:
-    """A file in the log's folder: an executor that can read it works on the same log."""
+    """A file in the log's folder. An executor that can read it works on the same log."""
 
     path: Path
     text: str
@@ -115,7 +115,7 @@ class _Answer:
 
 @dataclass(frozen=True)
 class _Task:
-    """The function of a task for one piece."""
+    """The function of a task that works on one piece."""
 
     work: Callable[[Any], Any]
     probe: _Probe | None

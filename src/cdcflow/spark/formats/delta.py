@@ -1,6 +1,5 @@
-"""Delta Lake. Tables by path; a commit carries cdcflow's position as a transaction id, and its metadata as
-`userMetadata`. What is read or written through Delta's private Java classes is in `spark.private_delta`.
-"""
+"""Delta Lake through Spark: tables by path. A commit carries cdcflow's position as a transaction id, and its metadata
+as `userMetadata`. Reads and writes through Delta's private Java classes are in `spark.private_delta`."""
 
 from __future__ import annotations
 
@@ -73,7 +72,7 @@ _log = structlog.get_logger()
 
 
 class _Moved(Exception):
-    """Another process has changed the table."""
+    """The error when another process has changed the table."""
 
 
 class DeltaFormat:
@@ -110,7 +109,7 @@ class DeltaTable(StatementTable):
     """A table by path, and its `entry` in a metastore, if it has one."""
 
     def __init__(self, spark: SparkSession, path: str, entry: Entry | None = None, folder: Path | None = None) -> None:
-        """`folder`: its folder, if that is on this machine."""
+        """`folder`: the table's folder, if that is on this machine."""
         super().__init__(spark, RULES, f"delta.{name_sql(path)}", None)
         self._folder = folder
         self._path = path
@@ -159,8 +158,8 @@ class DeltaTable(StatementTable):
         version: int,
         can: Callable[[SparkSession, Any], bool] = may_change_rows,
     ) -> bool:
-        """Change rows in a transaction without a statement. Return False, having done nothing, if that is impossible
-        with this table or this Delta."""
+        """Change rows in a transaction without a statement. Return False, without a change, if that is impossible with
+        this table or this version of Delta."""
         self._look_behind_own_commit()
         found = self._versions.newest()
         if self._looked_at not in (None, int(found.version())):
@@ -190,8 +189,9 @@ class DeltaTable(StatementTable):
         *,
         wide: bool = False,
     ) -> None:
-        """Also works while another driver creates the table, or after it died in the attempt: before its first commit
-        it leaves only empty folders, which Delta would take for a table without columns, or for foreign data."""
+        """Create the table, also while another driver creates it, or after that one died in the attempt. Before the
+        first commit only empty folders exist, which Delta would take for a table without columns, or for foreign data.
+        """
         for _ in range(MADE_TRIES):
             is_free = self._versions.remove_empty_folders(self._path)
             try:
@@ -231,7 +231,8 @@ class DeltaTable(StatementTable):
         return identity(lines) if lines else ""
 
     def drop_torn(self, published: int | None = None) -> None:
-        """Set commits aside that were cut off. Nothing to do in a store: it writes an object whole or not at all."""
+        """Set aside commits that a power cut left torn. A store has no such commits: it writes an object whole or not
+        at all."""
         if self._folder is None or not (torn := torn_since(self._folder / "_delta_log", published)):
             return
         set_aside(self._folder / "_delta_log", torn)
@@ -275,8 +276,8 @@ class DeltaTable(StatementTable):
         return Compacted(int(files), int(row.metrics.numFilesAdded))
 
     def let_go(self, kept: Kept) -> str:
-        """Remove with VACUUM what no kept version has; VACUUM decides by the time at which a file was removed from the
-        table."""
+        """Remove, by VACUUM, files that no kept version has. VACUUM decides by the time at which a file was removed
+        from the table."""
         found = self.snapshot()
         if found is None or kept.since is None:
             return ""
@@ -353,8 +354,8 @@ class DeltaTable(StatementTable):
             return self._spark.read.format("delta").option("versionAsOf", version).load(self._path)
 
     def _look_behind_own_commit(self) -> None:
-        """If this object made the latest commit, count it as seen, so that the next commit follows it; another writer's
-        commit is not."""
+        """If this object made the latest commit, record it as the one to build on. Another writer's commit is not
+        recorded, so that the next change fails."""
         if self._committed is None:
             return
         newest = self._versions.newest_number()

@@ -1,5 +1,5 @@
-"""Apache Iceberg, format version 2, merge-on-read. A commit carries cdcflow's position and metadata in the snapshot's
-summary, as in `cdcflow.tables.formats.iceberg`."""
+"""Apache Iceberg through Spark, format version 2, merge-on-read. A commit carries cdcflow's position and metadata in
+the snapshot's summary, as in `cdcflow.tables.formats.iceberg`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ COMPACTED: Mapping[str, str] = {
 
 
 class _Moved(Exception):
-    """Another process has changed the table."""
+    """The error when another process has changed the table."""
 
 
 class IcebergFormat:
@@ -109,9 +109,9 @@ class IcebergFormat:
 
 
 def _configure(spark: SparkSession, catalog: str, warehouse: Warehouse, *, own: bool) -> None:
-    """Register the warehouse's catalog in this session. With `own`, one of cdcflow's sessions, a statement runs on the
-    table's last loaded version: a concurrent commit is then a conflict, and the statement does not silently start from
-    it."""
+    """Register the warehouse's catalog in this session. With `own`, for one of cdcflow's sessions, a statement runs on
+    the version of the table that was loaded last: a concurrent commit is then a conflict, and the statement does not
+    silently start from it."""
     setting = f"spark.sql.catalog.{catalog}"
     if spark.conf.get(setting, None) is not None:
         return
@@ -143,8 +143,9 @@ class IcebergTable(StatementTable):
         catalog_file: Path | None = None,
         catalog_type: str = "",
     ) -> None:
-        """`folder`: its folder, if that is on this machine, where an operator may have moved it away without the
-        catalog. `catalog_file`: the database of a catalog in a folder. `catalog_type`: see `iceberg.catalog_type`."""
+        """`folder`: the table's folder, if that is on this machine, where an operator may have moved it away without
+        the catalog. `catalog_file`: the database of a catalog in a folder. `catalog_type`: see `iceberg.catalog_type`.
+        """
         super().__init__(spark, RULES, ".".join(map(name_sql, name)), location)
         self._folder = folder
         self._catalog_file = catalog_file
@@ -180,7 +181,8 @@ class IcebergTable(StatementTable):
             self._looked_at = int(newest.snapshotId())
 
     def _say(self, statement: str, metadata: Mapping[str, Any], transactions: Mapping[str, int]) -> str:
-        """Run a statement whose snapshot carries this. Return the metadata as the summary has them."""
+        """Run a statement whose snapshot carries this metadata and these transactions. Return the metadata as the
+        snapshot's summary has it."""
         conf = self._spark.conf
         said = json.dumps(metadata, separators=(",", ":"))
         conf.set(_SUMMARY + COMMITTED, said)
@@ -206,7 +208,7 @@ class IcebergTable(StatementTable):
             super()._fold(folding, metadata, app, version)
 
     def _fold_on_branch(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> bool:
-        """Merge a range on a branch (see `formats.iceberg_branch`). Return False, having done nothing, if a MERGE is
+        """Merge a range on a branch (see `formats.iceberg_branch`). Return False, without a change, if a MERGE is
         better or required."""
         table = self._table()
         newest = None if table is None else table.currentSnapshot()
@@ -253,7 +255,8 @@ class IcebergTable(StatementTable):
         self.commit(f"INSERT INTO {self.sql} {self._since_then()} {where} {row}", metadata, app, version)
 
     def _since_then(self) -> str:
-        """Return options of a write that fails if rows that it would replace were added since the table was loaded."""
+        """Return the options of a write that make it fail if rows that it would replace were added since the table was
+        loaded."""
         options = {"isolation-level": "serializable"}
         if self._looked_at is not None:
             options["validate-from-snapshot-id"] = str(self._looked_at)
@@ -336,7 +339,7 @@ class IcebergTable(StatementTable):
         return Compacted(int(files), int(row.added_data_files_count), in_order=bool(order))
 
     def let_go(self, kept: Kept) -> str:
-        """Remove tags of expired cuts, snapshots, and the files that only these have."""
+        """Remove tags of expired cuts, expired snapshots, and the files that only these have."""
         table = self._table()
         if table is None:
             return ""
@@ -481,13 +484,13 @@ def _id(table: Any) -> int | None:
 
 
 def _version(table: Any) -> int:
-    """Return the version of a table, or of metadata of it."""
+    """Return the version of a table, or of a state of it that is given by its metadata."""
     newest = table.currentSnapshot()
     return 0 if newest is None else int(newest.sequenceNumber())
 
 
 def _without_pushdown(spark: SparkSession, rows: DataFrame) -> DataFrame:
-    """Return the same rows, in a plan from which no condition is pushed down to Iceberg.
+    """Return the rows in a plan from which no condition is pushed down to Iceberg.
 
     When it plans the files of an older snapshot, Iceberg (1.12) binds a condition to the table's latest schema, and
     does not find a column that was renamed since: "Cannot find field".
@@ -497,7 +500,7 @@ def _without_pushdown(spark: SparkSession, rows: DataFrame) -> DataFrame:
 
 
 def _describe_table(parts: IcebergJvm, table: Any, id_: str) -> TableSnapshot:
-    """Return the description of a table, or of an earlier state by its metadata."""
+    """Return the description of a table, or of an earlier state that is given by its metadata."""
     newest = table.currentSnapshot()
     return TableSnapshot(
         id=id_,
@@ -511,8 +514,8 @@ def _describe_table(parts: IcebergJvm, table: Any, id_: str) -> TableSnapshot:
 
 
 def _first_torn(table: Any, published: int | None) -> Any:
-    """Return the oldest snapshot after a version (`None`: only check the latest one) that names a file which is missing
-    or ends early; `None` if all are whole."""
+    """Return the oldest snapshot after a version that names a file which is missing or ends early; `None` if all are
+    whole. `published` `None`: only the latest snapshot is checked."""
     found = None
     for snapshot in _ancestors(table, table.currentSnapshot()):
         if published is not None and int(snapshot.sequenceNumber()) <= published:
@@ -569,8 +572,8 @@ def _transactions(table: Any, snapshot: Any) -> Mapping[str, int]:
 
 
 def _snapshot_properties(table: Any, app: str, version: int) -> Mapping[str, int] | None:
-    """Return what a table's next snapshot must record of its writers: with `app` including the transaction (app,
-    version). `None` if the table already has that transaction."""
+    """Return the properties by which a table's next snapshot records its writers; with `app` including the transaction
+    (app, version). `None` if the table already has that transaction."""
     known = dict(_transactions(table, None if table is None else table.currentSnapshot()))
     if not app:
         return known

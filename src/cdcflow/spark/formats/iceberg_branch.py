@@ -1,11 +1,11 @@
-"""Changes of a large Iceberg table's rows as two commits that become visible at once.
+"""Change rows of a large Iceberg table as two commits that become visible at once.
 
     main ──●─────────────────────────────●──▶   moved from the first to the last in one step
            └── deletes ──▶ inserts ──────┘      a temporary branch
 
 A MERGE that may insert rows is an outer join: Spark reads whole rows of all the table's files and shuffles them. A join
-that only deletes rows sends the changes' keys to the table's rows, and reads only their key. No reader of `main`
-sees the state between the two commits, and if another process has changed `main` in the meantime, it is not moved.
+that only deletes rows sends the changes' keys to the table's rows, and reads only their key. No reader of `main` sees
+the state between the two commits, and if another process has changed `main` in the meantime, it is not moved.
 """
 
 from __future__ import annotations
@@ -33,21 +33,23 @@ ROWS_MIN = 1_000_000
 
 
 class BranchMoved(Exception):
-    """The branch is not what was committed to it, or the table is no longer the one that the branch began with."""
+    """The error when a branch has other commits than the expected one, or the table is no longer the one that the
+    branch began with."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableExtent:
     """Statistics of a table's files: about how many rows a MERGE of a range would read, and the latest offset of any
-    row; `None` if a file does not have it."""
+    row (`None` if a file does not have it)."""
 
     rows: int
     newest: int | None
 
 
 def extent(spark: SparkSession, table: str, folding: Folding) -> TableExtent:
-    """Compute the extent from the bounds in the table's manifests. If the range's keys span a part of a file, the file
-    is assumed to be sorted by the key, which holds for growing keys: then a MERGE reads that part of it."""
+    """Compute the extent from the bounds in the table's manifests. If the range's keys span only a part of a file's
+    keys, the file is assumed to be sorted by the key, which holds for growing keys: a MERGE then reads only that part
+    of it."""
     key, limits = folding.layout.target.columns[folding.layout.key[0]], folding.limits
     part = "1" if limits is None else _part(key, limits)
     newest = f"readable_metrics.{OFFSET}.upper_bound"
@@ -74,8 +76,8 @@ def _part(key: TargetColumn, limits: Bounds) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """`gone` is the statement that deletes rows; `come` is the query of the inserted rows, whose columns are named as
-    the table's."""
+    """The changes on a branch: `gone` is the statement that deletes rows; `come` is the query of the inserted rows,
+    whose columns are named as the table's."""
 
     gone: str
     come: str
@@ -84,8 +86,8 @@ class Changes:
 def changes(
     spark: SparkSession, views: Views, table: str, branch: str, folding: Folding, newest: int | None
 ) -> Changes:
-    """Return the statements that merge a range by key (see `Folding.is_by_key`) on a branch of a table. `newest`: of
-    `extent`.
+    """Return the statements that merge a range by key (see `Folding.is_by_key`) on a branch of a table. `newest`: the
+    latest offset of any row, from `extent`.
 
     Raises:
         NewerRows: rows of the table may be newer than changes of the range.
@@ -110,21 +112,21 @@ def changes(
 
 
 def _rows(spark: SparkSession, table: str, columns: Sequence[str]) -> DataFrame:
-    """Return columns of the table's rows. Their location is not needed: a row is found again by its key."""
+    """Return columns of the table's rows, without the rows' locations: a row is found again by its key."""
     return spark.table(table).selectExpr(*map(name_sql, columns), f"CAST(NULL AS string) AS {FILE}", f"_pos AS {ROW}")
 
 
 class Branch:
-    """A branch of a table while rows change on it."""
+    """A branch of a table, which exists while rows are changed on it."""
 
     def __init__(self, table: Any, name: str, begun: int) -> None:  # Any: py4j gives whatever the other side has
-        """`begun`: the id of the snapshot that it begins with."""
+        """`begun`: the id of the snapshot that the branch begins with."""
         self._table = table
         self.name = name
         self._ids = [begun]
 
     def take(self, commit: Callable[[], object]) -> None:
-        """Let a statement commit to it, if it changes anything.
+        """Let a statement commit to the branch, if it changes anything.
 
         Raises:
             BranchMoved: something else was committed to it, too.
@@ -138,7 +140,7 @@ class Branch:
             self._ids.append(head)
 
     def become_main(self) -> int:
-        """Move the table to the branch's state. Return the id of its latest snapshot.
+        """Move the table to the branch's state. Return the id of the table's latest snapshot.
 
         Raises:
             BranchMoved: the table was changed in the meantime.

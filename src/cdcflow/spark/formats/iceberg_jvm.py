@@ -12,7 +12,7 @@ from cdcflow.tables.merge.target import FormatColumn
 
 
 class IcebergJvm(Jvm):
-    """Iceberg's classes."""
+    """Iceberg's classes in the JVM."""
 
     def __init__(self, jvm: Any) -> None:  # Any, here and below: py4j gives whatever the other side has
         super().__init__(jvm)
@@ -27,7 +27,7 @@ class IcebergJvm(Jvm):
         self._mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
 
     def map(self, value: Any) -> dict[str, str]:
-        """Return a Java map of texts."""
+        """Return a Java map of texts as a dict."""
         found: dict[str, str] = json.loads(self._mapper.writeValueAsString(value))
         return found
 

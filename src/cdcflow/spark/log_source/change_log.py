@@ -59,7 +59,7 @@ OpenSettings = Callable[[str], Layout]
 
 
 class ChangeLogSource(DataSource):
-    """See the module. `open_settings`: for the option `config` (see `cdcflow.spark.register`)."""
+    """The data source. `open_settings`: for the option `config` (see `cdcflow.spark.register`)."""
 
     open_settings: ClassVar[OpenSettings | None] = None
 
@@ -81,7 +81,7 @@ class ChangeLogSource(DataSource):
         return ChangeLogStream(self._planned_query(), self._open(), schema)
 
     def _planned_query(self) -> PlannedQuery:
-        """Plan once: Spark keeps the source that returned the schema, and creates readers from it."""
+        """Plan the query once: Spark keeps the source that returned the schema, and creates readers from it."""
         if self._plan is None:
             options = Options.of(dict(self.options))
             self._plan = plan_query(self._open()(options), options)
@@ -105,7 +105,7 @@ class ChangeLogSource(DataSource):
 
 @dataclass(frozen=True, slots=True)
 class _PieceReader:
-    """Reads pieces, on an executor."""
+    """Reads pieces of files on an executor."""
 
     plan: PlannedQuery
     open_log: Callable[[Options], Layout]
@@ -155,7 +155,7 @@ class _PieceReader:
 
 
 class ChangeLogReader(DataSourceReader):
-    """A batch. It reports every filter as not handled: it only skips files without matching rows."""
+    """The reader of a batch. It reports every filter as not handled: it only skips files without matching rows."""
 
     def __init__(self, plan: PlannedQuery, open_log: Callable[[Options], Layout], schema: StructType) -> None:
         _check_schema(plan, schema)
@@ -183,7 +183,7 @@ class ChangeLogReader(DataSourceReader):
 
 
 class ChangeLogStream(DataSourceStreamReader):
-    """A stream: its offsets are `{"log": the log's id, "offset": of the last row that was read}`."""
+    """The reader of a stream. Its offsets are `{"log": the log's id, "offset": that of the last row that was read}`."""
 
     def __init__(self, plan: PlannedQuery, open_log: Callable[[Options], Layout], schema: StructType) -> None:
         _check_schema(plan, schema)

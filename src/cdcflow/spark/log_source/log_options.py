@@ -106,7 +106,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class PlannedQuery:
-    """A query: `first` to `last` (inclusive) are the offsets of a batch, or those that a stream finds when it begins.
+    """A resolved query. `first` to `last` (inclusive) are the offsets of a batch; for a stream, those at its beginning.
 
     `lost`: the error if the requested beginning has expired. A stream with a checkpoint no longer needs that beginning.
     """
@@ -135,7 +135,7 @@ def plan_query(layout: Layout, options: Options) -> PlannedQuery:
     """Resolve the options of a query with the current manifests.
 
     Raises:
-        ConfigurationError, HistoryLost: the rows are not available; the message says why.
+        ConfigurationError, HistoryLost: the rows are not available; the message is the reason.
     """
 
     def plan() -> PlannedQuery:
@@ -165,7 +165,7 @@ def columns_of(shown: Shaped) -> pa.Schema:
 
 
 def again(read: Callable[[], Found]) -> Found:
-    """Return the result of reading manifests, repeated if a segment was compacted in the meantime."""
+    """Return the result of reading manifests; the reading is repeated if a segment was compacted in the meantime."""
     for _ in range(TRIES_MAX):
         try:
             return read()
@@ -175,7 +175,7 @@ def again(read: Callable[[], Found]) -> Found:
 
 
 def option_error(found: str, remedy: str) -> ConfigurationError:
-    """Return the error for an option; `found` and `remedy` as in every error."""
+    """Return the error for an option. `found` and `remedy`: its parts, as in every error."""
     return ConfigurationError(f'reading a change log with format("{NAME}"): {found}', remedy=remedy, runbook="settings")
 
 

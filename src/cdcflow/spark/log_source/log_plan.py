@@ -151,12 +151,12 @@ def _is_full(shape: Table) -> bool:
 
 
 def _converts(shape: Table) -> bool:
-    """Return whether a column has another type in its file than the one in which it is shown."""
+    """Return whether a column is shown in another type than it has in its file."""
     return any(stored_type(column.type.arrow).convert is not None for column in shape.columns)
 
 
 def _is_whole(shape: Table) -> str:
-    """Return a condition that is true if a change has the whole row (see `alignment.aligned_columns`)."""
+    """Return the SQL condition that a change has the whole row (see `alignment.aligned_columns`)."""
     lives = f"{OP} IN ('c', 'u', 'r')"
     return f"({lives} OR {OP} = 'd' AND {UNCHANGED} IS NULL)" if _is_full(shape) else lives
 

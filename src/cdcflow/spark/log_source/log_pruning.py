@@ -1,4 +1,4 @@
-"""Which files of the change log a query's tasks read: those that may have a row that passes its filters.
+"""Choose the files of the change log that a query's tasks read: those that may have a row that passes its filters.
 
     filters on _offset                      narrow the range
     on the first column of the key          skip files by the bounds in their manifests
@@ -46,7 +46,7 @@ class Piece:
 
 
 class Pieces(InputPartition):
-    """What one task reads, sorted by offset."""
+    """The pieces of files that one task reads, sorted by offset."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         super().__init__(tuple(pieces))
@@ -54,7 +54,7 @@ class Pieces(InputPartition):
 
 
 def pack_files(files: Sequence[InputFile], first: int, last: int) -> list[InputPartition]:
-    """Pack the files' rows between two offsets into tasks of about the same size."""
+    """Return tasks of about the same size that together read the files' rows between two offsets."""
     found: list[InputPartition] = []
     together: list[Piece] = []
     size = 0
@@ -75,7 +75,7 @@ def pack_files(files: Sequence[InputFile], first: int, last: int) -> list[InputP
 
 
 def narrow_range(first: int, last: int, filters: Sequence[Filter]) -> tuple[int, int]:
-    """Narrow a range of offsets by filters on `_offset`."""
+    """Return a range of offsets, narrowed by filters on `_offset`."""
     for one in filters:
         if getattr(one, "attribute", None) != (OFFSET,):
             continue
@@ -151,6 +151,6 @@ def _is_alike(value: object, bound: object) -> bool:
 
 
 def _slim(file: InputFile) -> InputFile:
-    """Return the file without what no task needs of its segment: a checkpoint may be large."""
+    """Return the file without those parts of its segment that no task needs: a checkpoint may be large."""
     segment = replace(file.segment, checkpoint={}, files=(), seams=(), backfills=())
     return replace(file, segment=segment, file=replace(file.file, table=None, key_runs=None))

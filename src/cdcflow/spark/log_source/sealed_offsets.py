@@ -1,4 +1,4 @@
-"""How far a log in files is sealed, as a Python data source for Spark: it has offsets, and no rows.
+"""The offset to which a log in files is sealed, as a Python data source for Spark that has offsets, and no rows.
 
     Spark ──latestOffset──▶ planning process ──Unix socket──▶ driver: the log's listing ──▶ {"offset": 1200, "run": …}
 
@@ -28,7 +28,7 @@ _LOOK_S = 1.0
 
 
 class OffsetServer:
-    """Answers one query's planning process, in a thread of the driver."""
+    """Answers the planning process of one query, in a thread of the driver."""
 
     def __init__(self, newest: Callable[[], int]) -> None:
         """`newest` returns the offset to which the log is sealed (0: nothing is); it may block."""
@@ -41,7 +41,8 @@ class OffsetServer:
         self._socket.listen(1)
 
     def start(self, is_wanted: Callable[[], bool]) -> None:
-        """Answer until the planning process ends; before it has connected, wait as long as `is_wanted` returns True."""
+        """Answer until the planning process ends. Until it has connected, wait only as long as `is_wanted` returns
+        True."""
         threading.Thread(target=self._serve, args=(is_wanted,), name="cdcflow-offsets", daemon=True).start()
 
     def _serve(self, is_wanted: Callable[[], bool]) -> None:
@@ -77,8 +78,8 @@ class OffsetServer:
 def source_of(path: str) -> type[DataSource]:
     """Return the data source that queries a socket.
 
-    Spark sends classes that are defined in a function by value, and not as a reference to their module: so they may use
-    only what is imported here.
+    Spark sends classes that are defined in a function by value, and not as a reference to their module. So they may use
+    only modules that are imported in the function.
     """
 
     class SealedOffsets(DataSourceStreamReader):

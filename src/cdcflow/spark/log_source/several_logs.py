@@ -134,7 +134,7 @@ def _part(spark: SparkSession, name: str, layout: Layout, table: str, last: int,
 
 
 def _headers(spark: SparkSession, layout: Layout, first: int, last: int) -> DataFrame:
-    """Return the number and the clock of each transaction between two offsets, and of some more."""
+    """Return the number and the clock of each transaction between two offsets, and perhaps of more transactions."""
     unseen = Table(TableId("", "transactions"), 0, (), ())
     found = []
     for segment in sealed_range(layout, _NO_OFFSET).segments.behind(first - 1):

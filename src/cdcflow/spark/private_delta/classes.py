@@ -18,7 +18,7 @@ TESTED = "4.4."
 
 
 class DeltaJvm(Jvm):
-    """Delta's and Scala's classes and objects."""
+    """Delta's and Scala's classes and objects in the JVM."""
 
     def __init__(self, jvm: Any) -> None:  # Any, here and below: py4j gives whatever the other side has
         super().__init__(jvm)
@@ -35,12 +35,13 @@ class DeltaJvm(Jvm):
 
     @property
     def is_tested(self) -> bool:
-        """Whether the private parts that the following properties use may be called."""
+        """Whether this version of Delta is tested, so that the private parts that the following properties use may be
+        called."""
         return self._version.startswith(TESTED)
 
     @functools.cached_property
     def commands(self) -> Any:
-        """The functions of its commands for deletion vectors."""
+        """Delta's functions for deletion vectors in its commands."""
         return module(self.jvm.org.apache.spark.sql.delta.commands, "DMLWithDeletionVectorsHelper")
 
     @functools.cached_property
@@ -49,7 +50,7 @@ class DeltaJvm(Jvm):
 
     @functools.cached_property
     def write(self) -> Any:
-        """The operation named in a commit of appended rows."""
+        """Delta's object for the operation that a commit of appended rows names."""
         return getattr(self.jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
 
     @functools.cached_property
@@ -58,7 +59,7 @@ class DeltaJvm(Jvm):
 
     @functools.cached_property
     def optimize(self) -> Any:
-        """The operation named in a commit of rewritten files."""
+        """Delta's object for the operation that a commit of rewritten files names."""
         return getattr(self.jvm.org.apache.spark.sql.delta, "DeltaOperations$Optimize")
 
     @functools.cached_property

@@ -1,5 +1,5 @@
-"""Which files of a Delta table maintenance rewrites: small ones, and those with many deleted rows. OPTIMIZE does this
-by its settings; it cannot sort rows, so for sorted rows the same files are chosen here."""
+"""Choose the files of a Delta table that maintenance rewrites: small ones, and those with many deleted rows. OPTIMIZE
+does this by its settings, but it cannot sort rows, so for sorted rows the same files are chosen here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ COMPACTED: Mapping[str, str] = {
 
 
 def files_to_rewrite(files: Sequence[Mapping[str, Any]]) -> list[int]:
-    """Return the indexes of a table's files, as its log describes them, to rewrite; empty if there is nothing to do."""
+    """Return the indexes of the files to rewrite; empty if there is nothing to do. `files`: a table's files, as its log
+    describes them."""
     worn = [n for n, file in enumerate(files) if _dead_share(file) > DEAD_SHARE_MAX]
     small = [n for n, file in enumerate(files) if file["size"] < SMALL_BYTES]
     return sorted({*worn, *small}) if worn or len(small) > 1 else []

@@ -48,7 +48,8 @@ _METRICS = "spark.databricks.delta.history.metricsEnabled"
 
 
 def may_change_rows(spark: SparkSession, snapshot: Any) -> bool:  # Any, as in `classes`
-    """Return whether rows of this version of a table may be changed here: it must also use deletion vectors."""
+    """Return whether rows of this version of a table may be changed here. In addition to `may_write`, the table must
+    use deletion vectors."""
     if not may_write(spark, snapshot):
         return False
     settings: Mapping[str, str] = delta_jvm(spark).content_of(snapshot.metadata())["configuration"]
@@ -56,7 +57,8 @@ def may_change_rows(spark: SparkSession, snapshot: Any) -> bool:  # Any, as in `
 
 
 def may_write(spark: SparkSession, snapshot: Any) -> bool:
-    """Return whether writing here is correct for this version of a table: it has no feature that requires more."""
+    """Return whether this module can write correctly to this version of a table: it has no feature that
+    requires more."""
     parts = delta_jvm(spark)
     if not is_fast(spark):
         return False
@@ -71,7 +73,7 @@ def may_write(spark: SparkSession, snapshot: Any) -> bool:
 
 class DeltaTransaction:
     """One change of the rows of one version of a table. Before it is created, the session must be the thread's active
-    one with its commit settings set (see `formats.delta`), and the version must not have the transaction that they
+    one with its commit settings set (see `formats.delta`), and the version must not have the transaction that these
     name."""
 
     def __init__(self, spark: SparkSession, log: Any, snapshot: Any) -> None:
@@ -94,7 +96,7 @@ class DeltaTransaction:
         """Merge a range by key (see `Folding.is_by_key`).
 
         Raises:
-            NewerRows: see there; a MERGE does not touch those rows.
+            NewerRows: rows of the table are newer than their changes; a MERGE does not touch those rows.
         """
         with _planned_for(self._spark, folding.count), Views(self._spark) as views:
             actions = self._worked_out(folding, views)
@@ -222,7 +224,8 @@ def _in_direction(one: SortColumn) -> Any:
 
 @contextmanager
 def _planned_for(spark: SparkSession, changes: int) -> Iterator[None]:
-    """Avoid shuffling the table's own rows for few changes: the changed keys are broadcast to them."""
+    """Set the session so that the table's own rows are not shuffled for few changes: the changed keys are broadcast to
+    them."""
     chosen = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
     before = {key: str(spark.conf.get(key)) for key in chosen}
     if changes <= SMALL_ROWS:

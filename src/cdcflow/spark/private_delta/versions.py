@@ -1,6 +1,6 @@
 """The versions of a Delta table, as Delta reads them from its log.
 
-Through Delta's own `DeltaLog` this takes 7 ms, with DESCRIBE HISTORY 200 ms, and old entries of that expire. Ids,
+Through Delta's own `DeltaLog` a read takes 7 ms. DESCRIBE HISTORY takes 200 ms, and its old entries expire. Ids,
 transactions and the number of files are taken from a version's checksum file: computing them from the log would need
 Spark jobs. The transaction ids that a table keeps outlive both checkpoints and clean-ups of its log.
 """
@@ -62,7 +62,7 @@ class DeltaVersions:
             raise
 
     def read_again(self) -> None:
-        """Drop what Delta has cached of the log: files of it were replaced."""
+        """Drop Delta's cache of the log, because files of the log were replaced."""
         self._parts.logs.invalidateCache(self._parts.active(self._spark), self._parts.paths(self._path))
 
     def settings(self, found: Any) -> Mapping[str, str]:
@@ -117,8 +117,8 @@ class DeltaVersions:
         """Return a plan of a version's rows that contains its files; `None` if Delta has to find them in the version's
         state, because they are many, or `merge.fast_delta` is off.
 
-        For a table with deletion vectors Delta finds them three times for a query with a join, with a job each time,
-        which for a small table takes longer than the query.
+        For a table with deletion vectors Delta itself finds them three times for a query with a join, with a job each
+        time, which for a small table takes longer than the query.
         """
         from pyspark.sql import DataFrame
 
@@ -135,7 +135,7 @@ class DeltaVersions:
 
     def misses_files(self, version: int) -> bool:
         """Return whether files of a version are missing. Only files that the latest version does not have are checked:
-        no process removes the others."""
+        the others are never removed."""
         from pyspark.sql import DataFrame
 
         old, new = self.find(version), self.newest()
@@ -159,8 +159,8 @@ class DeltaVersions:
         return int(path.getFileSystem(self.log.newDeltaHadoopConf()).getContentSummary(path).getFileCount())
 
     def remove_empty_folders(self, folder: str) -> bool:
-        """Remove empty folders; return False if there is a file in them. A folder that is no longer empty stays: a
-        store writes files without creating their folders."""
+        """Remove empty folders. Return False if there is a file in one of them; such a folder stays. A store needs no
+        folders to write files."""
         path = self._parts.paths(folder)
         files = path.getFileSystem(self.log.newDeltaHadoopConf())
         try:

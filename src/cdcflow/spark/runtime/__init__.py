@@ -1,1 +1,1 @@
-"""What running in Spark needs: Java, packages, sessions, object stores, a metastore, and its errors in words."""
+"""The runtime of Spark: Java, packages, sessions, object stores, a metastore, and its errors as readable texts."""

@@ -13,7 +13,7 @@ _SECOND_US = 1_000_000
 
 
 def ddl_of(arrow: pa.DataType) -> str:
-    """Return Spark's type of an Arrow type, as DDL: that of `model.sqltypes`, also for a struct with converted fields.
+    """Return Spark's type for an Arrow type, as DDL: that of `model.sqltypes`, also for a struct with converted fields.
 
     Raises:
         ConfigurationError: Spark has no type that holds its values exactly.

@@ -1,4 +1,4 @@
-"""Spark Connect: operations that need the driver itself refuse its sessions."""
+"""Refuse sessions of Spark Connect for operations that need the driver itself."""
 
 from __future__ import annotations
 

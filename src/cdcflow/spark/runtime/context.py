@@ -1,5 +1,5 @@
-"""A cluster's executors for work that is not a query: the Spark context, and the errors when it cannot start or run
-tasks."""
+"""The executors of a cluster for work that is not a query: the Spark context, and the errors when it cannot start or
+run tasks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def context(master: str, settings: Mapping[str, str], name: str) -> SparkContext
 
 
 def task_error(error: Exception, doing: str) -> ConfigurationError | SourceUnavailable:
-    """Return the error for tasks that end without an answer. Spark's own texts are pages of Java."""
+    """Return the error for tasks that end without an answer. It does not contain Spark's own texts, which are pages of
+    Java."""
     if "ModuleNotFoundError" in str(error):
         return ConfigurationError(
             f"{doing} with executors: they cannot load cdcflow, or what it needs for that",

@@ -23,7 +23,7 @@ from cdcflow.errors import SourceUnavailable
 
 
 class NotPublished(SourceUnavailable):
-    """The repository answered that it does not have a file; trying again is useless."""
+    """The error for a file that the repository does not have, by its own answer. Trying again is useless."""
 
     section = "package-missing"
 

@@ -40,7 +40,7 @@ _PATHS = (
 
 
 def of_spark(error: Exception) -> Failure | None:
-    """See `cdcflow.tables.port.Engine.failure`."""
+    """Return what an error of Spark means (see `cdcflow.tables.port.Engine.failure`)."""
     try:
         chain = list(_chain(error))
     except Exception:  # noqa: BLE001  whatever the error is: the JVM no longer answers
@@ -64,7 +64,7 @@ def _is_lost(error: Exception) -> bool:
 
 
 def _chain(error: Exception) -> Iterator[tuple[str, str]]:
-    """Yield the classes and texts of Java's errors, starting at the outermost; empty if it is not a Java error."""
+    """Yield the classes and texts of Java's errors, starting at the outermost; nothing if it is not a Java error."""
     found: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     for _ in range(_CAUSES_MAX):
         if found is None:
@@ -83,15 +83,15 @@ def _what(error: Exception, chain: list[tuple[str, str]]) -> str:
 
 
 def _condition(error: Exception) -> str:
-    """Return Spark's own name of the error."""
+    """Return Spark's own name for the error."""
     asked = getattr(error, "getCondition", None)
     found = asked() if asked is not None else None
     return str(found) if found else ""
 
 
 def _place(texts: Sequence[str]) -> str:
-    """Return the file that the innermost error names, without its scheme if it is on this machine. `texts`: the
-    innermost error's first, as an outer one may name the table that was to be written."""
+    """Return the file that the innermost error names, without its scheme if it is on this machine. `texts`: those of
+    the errors, the innermost first, because an outer one may name the table that was to be written."""
     for pattern in _PATHS:
         for text in texts:
             if found := pattern.search(text):
@@ -100,7 +100,7 @@ def _place(texts: Sequence[str]) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of a Java error: the rest is a stack. Neither contains a key."""
+    """Return the first line of a Java error, without its stack. Neither of the two contains a key."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = next((line.removeprefix(": ") for line in lines if "Exception" in line), lines[0] if lines else "no reason")
     return said[:300]

@@ -77,7 +77,7 @@ class StartLines:
 
 @contextmanager
 def quiet_start(settings: Mapping[str, str]) -> Iterator[None]:
-    """Wrap the start of a Spark session with these settings: Java is started here unless it already runs."""
+    """Wrap the start of a Spark session with these settings. It starts Java unless Java already runs."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
@@ -101,8 +101,8 @@ def quiet_start(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def missing_for_spark() -> str | None:
-    """Return what must be installed before Spark can start here, as a remedy; `None` if nothing is missing. Neither
-    pyspark nor Java is started for this check."""
+    """Return the remedy that names what must be installed before Spark can start here; `None` if nothing is missing.
+    Neither pyspark nor Java is started for this check."""
     try:
         has_spark = importlib.util.find_spec("pyspark") is not None
     except ImportError:
@@ -119,7 +119,7 @@ def _java() -> str:
 
 
 def no_java(attempted: str) -> ConfigurationError:
-    """Return the error for a Java that could not be started; its own output is already on stderr."""
+    """Return the error for a Java that could not be started. Its own output is already on stderr."""
     program = _java()
     if shutil.which(program) is None:
         return ConfigurationError(

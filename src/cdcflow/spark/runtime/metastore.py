@@ -30,7 +30,7 @@ def settings(metastore: Metastore) -> dict[str, str]:
 
 
 def check_metastore(spark: SparkSession, metastore: Metastore) -> None:
-    """Check that this session uses the metastore, and that it answers.
+    """Check that this session uses the metastore, and that the metastore answers.
 
     Raises:
         ConfigurationError: the session uses a different one, or none; that is decided when a session starts.
@@ -64,7 +64,7 @@ def check_metastore(spark: SparkSession, metastore: Metastore) -> None:
 
 
 class Entry:
-    """The name of one Delta table in the metastore of a session."""
+    """The entry of one Delta table in the metastore of a session."""
 
     def __init__(self, spark: SparkSession, warehouse: Warehouse, metastore: Metastore, path: Sequence[str]) -> None:
         self._spark = spark
@@ -75,11 +75,11 @@ class Entry:
 
     @property
     def sql(self) -> str:
-        """The name in SQL."""
+        """The entry's name in SQL."""
         return f"{name_sql(self._database)}.{name_sql(self._name)}"
 
     def keep(self, *, is_there: bool) -> None:
-        """Check that the name belongs to this table or is free; if the table exists (`is_there`), create the entry
+        """Check that the name belongs to this table or is free. If the table exists (`is_there`), also create the entry
         unless it exists.
 
         Raises:
@@ -145,7 +145,7 @@ class Entry:
         )
 
     def _with_scheme(self, place: Any) -> str:
-        """Return a place, given as text or as Java's URI, with its scheme."""
+        """Return a place, given as text or as Java's URI, with its scheme added."""
         jvm: Any = self._spark._jvm
         context: Any = self._spark.sparkContext._jsc
         path = jvm.org.apache.hadoop.fs.Path(place)

@@ -37,7 +37,7 @@ REMEDY = (
 
 
 def resolve(packages: Sequence[str], left_out: Sequence[str], room: Path) -> None:
-    """Fetch the packages and all of their dependencies, except the excluded ones, into `room`/ivy/jars.
+    """Fetch the packages and all of their dependencies, except the ones in `left_out`, into `room`/ivy/jars.
 
     Raises:
         SourceUnavailable: the resolver could not get them; the message contains its requests and the answers.
@@ -67,7 +67,8 @@ def _resolve_once(packages: Sequence[str], left_out: Sequence[str], room: Path, 
 
 
 def kind_of(said: str) -> type[SourceUnavailable]:
-    """Return whether another attempt makes sense: not if the server itself answers that there is no such file."""
+    """Return the class of the error: `NotPublished` if the server itself answered that it has no such file, so that
+    another attempt makes no sense. `said`: the resolver's output."""
     troubled = _REFUSED.search(said) or _FAILED.search(said) or _NO_HOST.search(said)
     tried = _TRIED.findall(said)
     is_final = tried and not troubled and all(_answer(url).startswith(("404 ", "410 ")) for url in tried[:3])
@@ -91,8 +92,8 @@ def reason(said: str) -> str:
 
 
 def _answer(url: str) -> str:
-    """Return a server's current answer about a file: the resolver does not print "too many requests", or "not
-    allowed"."""
+    """Request a file from its server, and return the server's answer: the resolver does not print "too many requests",
+    or "not allowed"."""
     try:
         request = urllib.request.Request(url, method="HEAD")  # noqa: S310  http or https, of the resolver's own
         with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310  as above
@@ -117,7 +118,7 @@ def _last_line(said: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the child: start Java with these packages, and end it."""
+    """Run in the child process: start Java with these packages, and end it."""
     from pyspark.sql import SparkSession
 
     room, packages, left_out, settings = arguments

@@ -1,4 +1,4 @@
-"""Sessions for the tables of a merge, kept and reused from one table to the next.
+"""Sessions for the tables of a merge, which are kept and reused from one table to the next.
 
 A session setting marks a commit as cdcflow's, so each table needs its own session while it is merged. A new session per
 table would cost a new planner, and in Iceberg a catalog whose connection stays open as long as the JVM runs.
@@ -26,8 +26,8 @@ _idle: WeakKeyDictionary[SparkSession, dict[_Properties, list[SparkSession]]] = 
 
 
 class Sessions:
-    """Additional sessions, next to the program's own one, for warehouses of one catalog: as many as were in use at the
-    same time."""
+    """Additional sessions for warehouses of one catalog, next to the program's own one. There are as many as were in
+    use at the same time."""
 
     def __init__(self, spark: SparkSession, warehouse: Warehouse) -> None:
         self._spark = spark
@@ -35,7 +35,7 @@ class Sessions:
         self._settled = tuple(sorted((warehouse.catalog or {}).items()))
 
     def take(self) -> SparkSession:
-        """Return a session that no other caller uses. `give` it back."""
+        """Return a session that no other caller uses. The caller must `give` it back."""
         with _lock:
             there = self._there()
             found = there.pop() if there else None
@@ -44,7 +44,7 @@ class Sessions:
         return session
 
     def give(self, session: SparkSession) -> None:
-        """Return a session, which may then serve another table."""
+        """Give a session back, which may then serve another table."""
         with _lock:
             self._there().append(session)
 

@@ -1,4 +1,4 @@
-"""Object stores and other places that Spark reaches through Hadoop: their settings, small objects, and the merge
+"""Access to object stores and other places through Spark's Hadoop: their settings, small objects, and the merge
 lease."""
 
 from __future__ import annotations
@@ -150,17 +150,18 @@ def _path(spark: SparkSession, place: str) -> tuple[Any, Any]:
 
 
 def lease(spark: SparkSession, warehouse: Warehouse) -> AbstractContextManager[None]:
-    """See `cdcflow.tables.job.store_lease`: the same object, through Hadoop's file systems."""
+    """Return the lease of a merge (see `cdcflow.tables.job.store_lease`): the same object, through Hadoop's file
+    systems."""
     return store_lease(_HadoopFolder(spark, warehouse))
 
 
 def upkeep_lease(spark: SparkSession, warehouse: Warehouse) -> AbstractContextManager[None]:
-    """The same for a maintenance step."""
+    """Return the lease of a maintenance step, like `lease`."""
     return upkeep_store_lease(_HadoopFolder(spark, warehouse))
 
 
 class _HadoopFolder:
-    """Implements `LeaseFolder` on a warehouse."""
+    """Implements `LeaseFolder` on a warehouse, through Hadoop."""
 
     def __init__(self, spark: SparkSession, warehouse: Warehouse) -> None:
         self._spark = spark

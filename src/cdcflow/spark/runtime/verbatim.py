@@ -1,4 +1,4 @@
-"""Names and texts of a source on their way through Spark: text that resembles a variable must stay unchanged.
+"""Pass names and texts of a source through Spark unchanged, even if they resemble a variable.
 
 Spark replaces `${…}` by settings and environment variables in each text of SQL (`spark.sql.variable.substitute`) and in
 the values of its settings; Hadoop does the same with the schema with which Parquet files are read. A source's column
@@ -38,19 +38,19 @@ def settle(spark: SparkSession) -> SparkSession:
 
 
 def as_written(spark: SparkSession, sql: str) -> str:
-    """Return SQL, or a part of it, that this session interprets as `sql` is written."""
+    """Return a text of SQL that this session interprets as `sql` is written, without substitution."""
     if _BEGIN not in sql or spark.conf.get("spark.sql.variable.substitute") == "false":
         return sql
     return in_setting(spark, sql)
 
 
 def all_as_written(spark: SparkSession, expressions: Sequence[str]) -> list[str]:
-    """Do the same for expressions."""
+    """Return `as_written` of each expression."""
     return [as_written(spark, one) for one in expressions]
 
 
 def in_setting(spark: SparkSession, text: str) -> str:
-    """Return the text to which a setting of this session must be set to have this value."""
+    """Return the text to which a setting of this session must be set so that the setting's value is `text`."""
     if _BEGIN not in text:
         return text
     spark.conf.set(_DOLLAR, "$")
@@ -58,8 +58,8 @@ def in_setting(spark: SparkSession, text: str) -> str:
 
 
 def held_literal(schema: str, first: str) -> tuple[str, str | None]:
-    """Return a schema to read Parquet files with (DDL) that Hadoop does not change, and the condition that its rows
-    must then be filtered by (`None`: no condition). `first`: its first column, which has a value in every row.
+    """Return a schema to read Parquet files with (DDL) that Hadoop does not change, and the condition by which their
+    rows must then be filtered (`None`: no condition). `first`: the first column, which has a value in every row.
 
     Spark passes the schema as the value of a Hadoop setting. Hadoop replaces variables from left to right, and stops at
     an unknown one. So an unknown variable is added in the comment of the first column, which is read in any case if
@@ -79,8 +79,9 @@ def read_parquet(spark: SparkSession, schema: str, paths: Sequence[str], first: 
 
 
 def _without_row_index(spark: SparkSession, schema: str) -> str:
-    """Rename a column of that name in the schema, as Spark would fill it with the rows' numbers in their file, whatever
-    the file contains. Spark matches this special name exactly, but finds columns in a file regardless of case."""
+    """Return the schema with another name for a column that has the name of Spark's row index. Spark would fill such a
+    column with the rows' numbers in their file, whatever the file contains. Spark matches the special name exactly, but
+    finds columns in a file regardless of case."""
     mine = f"{name_sql(ROW_INDEX)} "
     if mine not in schema:
         return schema
@@ -95,5 +96,5 @@ def _without_row_index(spark: SparkSession, schema: str) -> str:
 
 
 def literal_path(path: str) -> str:
-    """Escape a path: Spark interprets paths as patterns."""
+    """Return a path with its special characters escaped, because Spark interprets paths as patterns."""
     return "".join(f"\\{c}" if c in "\\[]{}*?" else c for c in path)

@@ -13,7 +13,7 @@ _numbers = itertools.count(1)
 
 
 def new_name(what: str) -> str:
-    """The name of a view to create."""
+    """Return a name for a new view, which no other view has."""
     return f"cdcflow_{what}_{next(_numbers)}"
 
 
@@ -25,7 +25,7 @@ def name_view(frame: DataFrame, what: str) -> str:
 
 
 class Views:
-    """Temporary views of a session, and rows that are kept while they are needed."""
+    """Temporary views of a session, and rows that are stored while they are needed."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -33,7 +33,8 @@ class Views:
         self._kept: list[DataFrame] = []
 
     def of(self, frame: DataFrame, what: str, *, keep: bool = False) -> str:
-        """Create a view. `keep`: its rows are computed once, when they are first needed."""
+        """Create a view of rows and return its name. `keep`: the rows are computed only once, when they are first
+        needed."""
         if keep:
             self._kept.append(frame.persist())
         self._names.append(name_view(frame, what))
