@@ -61,7 +61,7 @@ def check_tokens(listen: str | None, tokens: Sequence[AccessToken], setting: str
     """Check that anything reachable from other machines requires a token, and that token names are unique.
 
     Raises:
-        ValueError: it does not, or they are not.
+        ValueError: no token is required, or names are not unique.
     """
     names = [token.name for token in tokens]
     if len(set(names)) < len(names):

@@ -29,7 +29,8 @@ _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 def postgres_url(url: str) -> str:
-    """The same url. The ValueError explains why it cannot be a PostgreSQL server's, without repeating it."""
+    """Return the url, if it can be a PostgreSQL server's. Otherwise raise a ValueError that explains why not, without
+    repeating it."""
     if not re.match(r"postgres(ql)?://", url):
         raise ValueError(f"must look like {POSTGRES_EXAMPLE}")
     without_password(url)
@@ -49,7 +50,8 @@ def postgres_url(url: str) -> str:
 
 
 def mysql_url(url: str) -> str:
-    """The same url. The ValueError explains why it cannot be a MySQL or MariaDB server's, without repeating it."""
+    """Return the url, if it can be a MySQL or MariaDB server's. Otherwise raise a ValueError that explains why not,
+    without repeating it."""
     if not re.match(r"(mysql|mariadb)://", url):
         raise ValueError(f"must look like {MYSQL_EXAMPLE}")
     without_password(url)

@@ -24,5 +24,5 @@ class Settings(BaseModel):
 
 
 def settings_of(model: type[Settings]) -> Mapping[str, FieldInfo]:
-    """The settings of a model by their names in a file, some of which are words that Python keeps for itself."""
+    """Return the settings of a model by their names in a file, some of which are words that Python keeps for itself."""
     return {field.alias or name: field for name, field in model.model_fields.items()}

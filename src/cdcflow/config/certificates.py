@@ -10,7 +10,7 @@ from cdcflow.errors import ConfigurationError
 
 
 def load_certificate(context: ssl.SSLContext, certificate: Path, key: Path | None, setting: str) -> None:
-    """Have connections with this context show a certificate. `setting`: the setting that has `cert` and `key`.
+    """Make connections with this context show a certificate. `setting`: the setting that has `cert` and `key`.
 
     Raises:
         ConfigurationError: a file cannot be read or used, or every user of the machine may read the key.

@@ -37,8 +37,8 @@ _OTHER_LOG = "it names another log, and position and progress are in the one tha
 
 @dataclass(frozen=True, slots=True)
 class SettingRule:
-    """How the settings whose names begin with `name` are applied; `why` is the reason, unless it is at once or at a
-    cut."""
+    """The rule for how the settings whose names begin with `name` are applied. `why`: the reason, unless they are
+    applied at once or at a cut."""
 
     name: str
     taken: Taken
@@ -123,8 +123,8 @@ class SettingChange:
 
 
 def settings_as_text(config: Config) -> dict[str, str]:
-    """Every setting by its name, as text, without secrets: references remain references, and a value that may be a
-    secret of another library is hidden."""
+    """Return every setting by its name, as text, without secrets: references remain references, and a value that may be
+    a secret of another library is hidden."""
     found: dict[str, str] = {}
     given = config.model_dump(mode="json")
     _flatten("", given, found)
@@ -137,13 +137,13 @@ def settings_as_text(config: Config) -> dict[str, str]:
 
 
 def digest(settings: Mapping[str, str]) -> str:
-    """A text that differs if the settings differ, given as `settings_as_text` returns them."""
+    """Return a text that differs if the settings differ, given as `settings_as_text` returns them."""
     return hashlib.sha256(json.dumps(sorted(settings.items())).encode()).hexdigest()
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[SettingChange, ...]:
-    """The settings that differ, sorted by name; both are given as `settings_as_text` returns them. Hidden values are
-    not compared."""
+    """Return the settings that differ, sorted by name; both are given as `settings_as_text` returns them. Hidden values
+    are not compared."""
     names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
     if (_TOPIC in before) != (_TOPIC in now):
         # A switch from a folder to Kafka or back is one change, whichever other settings differ with it.
@@ -152,7 +152,7 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[SettingC
 
 
 def rule_for(name: str) -> SettingRule:
-    """How a setting is applied."""
+    """Return how a setting is applied."""
     if name.startswith("merge.tables.") and (of_files := _OF_FILES.get(name.rpartition(".")[2])) is not None:
         return of_files
     for rule in RULES:
@@ -186,8 +186,8 @@ def _may_be_secret(name: str, text: str) -> bool:
 
 
 def _own_words(name: str) -> str:
-    """The part of a setting's name that describes its value. A table or a column may be called password, and what is
-    done with its values is no secret; a token is always a reference."""
+    """Return the part of a setting's name that describes its value. A table or a column may be called password, and
+    what is done with its values is no secret; a token is always a reference."""
     if name.startswith("source.password."):
         return ""  # how a command prints it: arguments are in the machine's list of processes anyway
     if name.startswith(_OF_TABLES):

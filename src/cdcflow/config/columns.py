@@ -35,7 +35,7 @@ _SQL: TypeAdapter[str] = TypeAdapter(Sql)
 
 
 def _computation(given: object, checked: ValidatorFunctionWrapHandler) -> object:
-    """An expression, or a transform by the settings model of its kind."""
+    """Return an expression, or a transform by the settings model of its kind."""
     if isinstance(given, TransformSettings):
         return given
     if not isinstance(given, dict):
@@ -137,7 +137,7 @@ class ColumnRule(Settings):
 
     @property
     def has_policy(self) -> bool:
-        """Otherwise it is a new name alone."""
+        """Whether there is a policy; otherwise the rule is a new name alone."""
         return bool(self._policies)
 
     @property

@@ -52,7 +52,8 @@ class Setting:
 
 
 def describe(model: type[Settings], before: str, like: str = "") -> Iterator[Setting]:
-    """Every setting of a model and of those inside it. `like`: the same settings for all tables, which it refers to."""
+    """Yield every setting of a model and of those inside it. `like`: the same settings for all tables, which it refers
+    to."""
     for name, field in settings_of(model).items():
         inner, is_map = _model_of(field.annotation)
         if inner is Push:
@@ -76,7 +77,7 @@ def _with_its_meaning(model: type[Settings], name: str, field: FieldInfo, before
 
 
 def _model_of(kind: Any) -> tuple[type[Settings] | None, bool]:  # Any: an annotation
-    """The settings model inside an annotation, and whether it is one per key of a map."""
+    """Return the settings model inside an annotation, and whether it is one per key of a map."""
     if isinstance(kind, type) and issubclass(kind, Settings):
         return kind, False
     is_map = get_origin(kind) is dict
@@ -85,8 +86,8 @@ def _model_of(kind: Any) -> tuple[type[Settings] | None, bool]:  # Any: an annot
 
 
 def meaning_of(model: type[Settings], name: str) -> tuple[str, str]:
-    """The docstring below a field, and its last sentence `Default: …` if the default is not in the code; empty texts if
-    there is none."""
+    """Return the docstring below a field, and its last sentence `Default: …` if the default is not in the code; empty
+    texts if there is none."""
     for one in model.__mro__:
         if name in getattr(one, "__annotations__", {}):
             file = sys.modules[one.__module__].__file__ or ""
@@ -98,7 +99,8 @@ def meaning_of(model: type[Settings], name: str) -> tuple[str, str]:
 
 @cache
 def _docstrings(path: str) -> dict[tuple[str, str], str]:
-    """The docstring below each field of a module's classes, as one line; empty if the module's text is missing."""
+    """Return the docstring below each field of a module's classes, as one line; empty if the module's text is
+    missing."""
     found = {}
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -119,7 +121,7 @@ def _values(field: FieldInfo) -> str:
 
 
 def _validator_kind(metadata: Sequence[Any]) -> str:  # Any: what pydantic keeps of an annotation
-    """What a value with these validators is: a reference, or an amount with a unit."""
+    """Return a word for the kind of value that these validators accept: a reference, or an amount with a unit."""
     for one in metadata:
         if one in (*get_args(SecretReference), *get_args(PasswordSetting)):
             return "reference"
@@ -162,7 +164,7 @@ def default_of(field: FieldInfo) -> str:
 
 
 def _amount(value: float, kind: str) -> str:
-    """A number with the largest unit in which it is whole."""
+    """Return a number as text, with the largest unit in which it is whole."""
     by_kind: dict[str, Mapping[str, float]] = {"size": BYTES, "time": TIMES}
     units = by_kind.get(kind, {})
     for unit, factor in sorted(units.items(), key=lambda one: -one[1]):

@@ -124,7 +124,7 @@ Expression = ColumnName | Constant | Call | Cast
 
 
 def columns_of(expression: Expression) -> Iterator[ColumnName]:
-    """The columns that an expression uses, each as often as it does."""
+    """Yield the columns that an expression uses, each as often as it does."""
     match expression:
         case ColumnName():
             yield expression
@@ -136,10 +136,10 @@ def columns_of(expression: Expression) -> Iterator[ColumnName]:
 
 
 def parse(text: str) -> Expression:
-    """The tree of an expression.
+    """Parse an expression into a tree.
 
     Raises:
-        ValueError: it is not one; the message can be shown after the name of the setting.
+        ValueError: it is not an expression; the message can be shown after the name of the setting.
     """
     if len(text) > TEXT_MAX:
         raise ValueError(f"has more than {TEXT_MAX} characters")
@@ -151,7 +151,8 @@ def parse(text: str) -> Expression:
 
 
 class _ExpressionReader:
-    """Reads from left to right. Each rank of operators has a method, which calls that of the next tighter one."""
+    """Reads an expression from left to right. Each rank of operators has a method, which calls that of the next tighter
+    one."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -261,7 +262,7 @@ class _ExpressionReader:
         return self.expect("IN, BETWEEN, LIKE or ILIKE")
 
     def _list(self) -> tuple[Expression, ...]:
-        """The values of a list, and step past its closing parenthesis."""
+        """Return the values of a list, and step past its closing parenthesis."""
         self._deeper()
         found = [self.either()]
         while self._take(","):
@@ -435,8 +436,8 @@ _STEP = re.compile(r"""\.(?P<name>[^\W\d][\w-]*)|\."(?P<quoted>(?:[^"\\]|\\.)*)"
 
 
 def json_path(text: str) -> tuple[str | int, ...]:
-    """The steps of a path into a JSON document: names of members, and places in arrays from 0. Without a `$` at its
-    beginning it is the name of one member.
+    """Return the steps of a path into a JSON document: names of members, and places in arrays from 0. A path without a
+    `$` at its beginning is the name of one member.
 
     Raises:
         ValueError: it is not a path.

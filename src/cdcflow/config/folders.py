@@ -60,7 +60,7 @@ def rebase(config: Config, folder: Path) -> Config:
 
 
 def _with_paths(value: Any, folder: Path) -> Any:  # Any: a value in the settings of a plug-in
-    """A plug-in's settings with every path in them, and every reference to a file, resolved."""
+    """Return a plug-in's settings with every path in them, and every reference to a file, resolved."""
     match value:
         case Settings():
             return value.model_copy(update={name: _with_paths(inner, folder) for name, inner in value})
@@ -172,7 +172,7 @@ def _rebased_tls(tls: ServerTls | None, folder: Path) -> ServerTls | None:
 
 
 def _files_below(settings: S, folder: Path, *names: str) -> S:
-    """Settings whose values of these names are paths, resolved."""
+    """Return settings in which the values of these names, which are paths, are resolved."""
     return settings.model_copy(update={name: _below(folder, getattr(settings, name)) for name in names})
 
 
@@ -239,7 +239,7 @@ def _rebased_options(options: Mapping[str, str], folder: Path) -> dict[str, str]
 
 
 def _reference_below(folder: Path, reference: str | None) -> str | None:
-    """A reference to a file, resolved against the folder of the settings file."""
+    """Return a reference to a file, resolved against the folder of the settings file."""
     if reference is None or not reference.startswith("${file:"):
         return reference
     return f"${{file:{folder / Path(reference[7:-1]).expanduser()}}}"

@@ -47,7 +47,7 @@ def _text_or(schema: JsonSchema, text: JsonSchema) -> JsonSchema:
 
 
 class _Generator(GenerateJsonSchema):
-    """The schema of what a file may have, where pydantic's own is about what validators return."""
+    """Generates the schema of what a file may have, where pydantic's own would be about what validators return."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         function = schema["function"]["function"]
@@ -89,12 +89,12 @@ def _explain(setting: JsonSchema, text: str, default: str) -> None:
 
 
 def _plain(markdown: str) -> str:
-    """Without the links, which lead nowhere in an editor."""
+    """Return a text without its links, which lead nowhere in an editor."""
     return " ".join(re.sub(r"\s*\(\[[^\]]*\]\([^)]*\)\)|\[([^\]]*)\]\([^)]*\)", r"\1", markdown).split())
 
 
 def settings_schema() -> JsonSchema:
-    """The schema of a settings file, with the kinds of plug-ins that are installed and can be imported."""
+    """Return the schema of a settings file, with the kinds of plug-ins that are installed and can be imported."""
     plugged = {group.name: _plugin_models(group) for group in (SOURCES, NOTIFIERS, TARGETS, TRANSFORMS)}
     models: list[type[Settings]] = [Config, *(model for kinds in plugged.values() for model in kinds.values())]
     listed = [(model, "validation") for model in dict.fromkeys(models)]
@@ -130,7 +130,7 @@ def settings_schema() -> JsonSchema:
 
 
 def _plugin_models(group: PluginGroup) -> dict[str, type[Settings]]:
-    """The models of installed kinds. Those that cannot be used are missing; `cdcflow plugins` reports them."""
+    """Return the models of installed kinds. Those that cannot be used are missing; `cdcflow plugins` reports them."""
     found = {}
     for kind in installed_kinds(group):
         try:
@@ -141,7 +141,7 @@ def _plugin_models(group: PluginGroup) -> dict[str, type[Settings]]:
 
 
 def _by_kind(kinds: Mapping[str, JsonSchema]) -> JsonSchema:
-    """Settings whose `kind` decides which there are."""
+    """Return a schema in which `kind` decides which settings there are."""
     return {
         "type": "object",
         "required": ["kind"],
@@ -158,7 +158,7 @@ def _if(name: str, then: JsonSchema, otherwise: JsonSchema) -> JsonSchema:
 
 
 def _without_path(file_log: JsonSchema) -> None:
-    """A log that is only read from its store needs no path."""
+    """Make the path optional in the schema of a log in files: a log that is only read from its store needs none."""
     file_log["required"] = [name for name in file_log.get("required", []) if name != "path"]
     file_log["anyOf"] = [{"required": ["path"]}, {"required": ["objects"]}]
 
@@ -178,7 +178,7 @@ def _move_bounds(schema: Any) -> None:  # Any: JSON
 
 
 def _definitions_of(parts: JsonSchema, whole: JsonSchema) -> JsonSchema:
-    """The definitions that the schema refers to, also through others."""
+    """Return the definitions that the schema refers to, also through others."""
     found: dict[str, JsonSchema] = {}
     pending = [whole]
     while pending:

@@ -80,7 +80,7 @@ class StoreAccess(Settings):
         return self
 
     def address(self, bucket: str) -> StoreAddress:
-        """How another client reaches a bucket in this store, with the current keys."""
+        """Return how another client reaches a bucket in this store, with the current keys."""
         return StoreAddress(bucket, self.endpoint, self.region, secret(self.access_key), secret(self.secret_key))
 
 
@@ -114,7 +114,7 @@ _NOWHERE = Path("/dev/null/no log.path")
 
 
 def _elsewhere(objects: Objects) -> Path:
-    """The folder in which a log without a directory on this machine caches what it reads."""
+    """Return the folder in which a log without a directory on this machine caches what it reads."""
     if objects.cache is not None:
         return objects.cache
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")

@@ -32,9 +32,9 @@ def mistake(
     plugged: Models | None = None,
     root: type[Settings] = Config,
 ) -> str:
-    """One mistake as one line, at the nearest setting that is in the file. `given` is repeated only if it is a pattern
-    of tables: anything else may be a secret in the wrong place. `plugged`: the settings models of plug-ins, by the
-    places in the file where they are used. `root`: the model of the whole file."""
+    """Return one mistake as one line, at the nearest setting that is in the file. `given` is repeated only if it is a
+    pattern of tables, because anything else may be a secret in the wrong place. `plugged`: the settings models of
+    plug-ins, by the places in the file where they are used. `root`: the model of the whole file."""
     plugged = plugged or {}
     setting, source = (tagged, None) if ("source",) in plugged else _without_tag(tagged)
     models = plugged if source is None else {**plugged, ("source",): source}
@@ -66,7 +66,7 @@ def _as_list(setting: SettingPath, given: object) -> str:
 
 
 def _in_yaml(text: str) -> str:
-    """A pattern as an element of a list in YAML, in quotes if it needs them."""
+    """Return a pattern as an element of a list in YAML, in quotes if it needs them."""
     if re.fullmatch(r"[A-Za-z_][\w.*]*", text):
         return text
     return json.dumps(text, ensure_ascii=False) if "'" in text or '"' not in text else f"'{text}'"
@@ -76,7 +76,7 @@ _KINDS: dict[str, type[Settings]] = {"postgres": Postgres, "mysql": MySQL, "mari
 
 
 def _without_tag(setting: SettingPath) -> tuple[SettingPath, type[Settings]]:
-    """A setting without the kind of source that pydantic inserts, and the settings model of that kind."""
+    """Return a setting without the kind of source that pydantic inserts, and the settings model of that kind."""
     if len(setting) > 1 and setting[0] == "source" and setting[1] in _KINDS:
         return ("source", *setting[2:]), _KINDS[str(setting[1])]
     return setting, Postgres

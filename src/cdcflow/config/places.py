@@ -26,7 +26,7 @@ _NO_FOLDER = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP)
 
 
 def log_places(config: Config) -> dict[str, Path]:
-    """The folders that a capture writes into, keyed by setting."""
+    """Return the folders that a capture writes into, keyed by setting."""
     if not isinstance(config.log, FileLog):
         kafka = config.log.kafka
         history = {} if kafka.history is None or config.log.history_url else {"log.kafka.history": config.log.history}
@@ -39,7 +39,7 @@ def log_places(config: Config) -> dict[str, Path]:
 
 
 def warehouse_places(config: Config) -> dict[str, Path]:
-    """The folder of the tables; empty if they are in an object store."""
+    """Return the folder of the tables; empty if they are in an object store."""
     place = config.merge.warehouse
     return {"merge.warehouse": place} if isinstance(place, Path) else {}
 
@@ -63,8 +63,8 @@ def check_writable(places: Mapping[str, Path]) -> None:
 
 
 def of_system(error: OSError, setting: str | None = None, place: Path | None = None) -> CdcflowError:
-    """The error for a system error about a path, with its remedy. `setting` named the path; None: a cdcflow command ran
-    into it."""
+    """Return the error for a system error about a path, with its remedy. `setting`: the setting that named the path;
+    `None`: a command of cdcflow met the error elsewhere."""
     named = error.filename if isinstance(error.filename, str | os.PathLike) else None
     path = Path(named if named is not None else place or ".")
     code = errno.errorcode.get(error.errno or 0, str(error.errno))
@@ -78,7 +78,7 @@ def of_system(error: OSError, setting: str | None = None, place: Path | None = N
 
 @contextmanager
 def naming_paths() -> Iterator[None]:
-    """Turns a system error about a path into an error for the operator: it is not a bug in cdcflow."""
+    """Turn a system error about a path into an error for the operator: it is not a bug in cdcflow."""
     try:
         yield
     except BrokenPipeError:
@@ -96,7 +96,7 @@ def is_about_a_path(error: OSError) -> bool:
 
 
 def _nearest(place: Path) -> Path:
-    """The folder itself, or the nearest one above it that exists."""
+    """Return the folder itself, or the nearest one above it that exists."""
     for one in (place, *place.parents):
         try:
             found = one.stat()
@@ -146,7 +146,7 @@ def _remedy(error: OSError, path: Path, setting: str | None) -> str:
 
 
 def _owner(path: Path) -> str:
-    """The owner of the nearest existing folder."""
+    """Return the owner of the nearest existing folder."""
     for one in (path, *path.parents):
         try:
             found = one.stat()

@@ -75,7 +75,7 @@ class DeclaredPlugin(Protocol):
 
 
 def plugged_settings(group: PluginGroup, kind: str) -> type[Settings]:
-    """The settings model of an installed kind.
+    """Return the settings model of an installed kind.
 
     Raises:
         PydanticCustomError: the mistake, of type PLUGIN_KIND.
@@ -87,8 +87,8 @@ def plugged_settings(group: PluginGroup, kind: str) -> type[Settings]:
 
 
 def plugged_models(document: object) -> dict[SettingPath, type[Settings]]:
-    """The settings models of plug-ins that a settings file uses, by the place of their settings in it. Without kinds of
-    cdcflow's own, and unusable ones."""
+    """Return the settings models of plug-ins that a settings file uses, by the place of their settings in it. Without
+    kinds of cdcflow's own, and unusable ones."""
     found: dict[SettingPath, type[Settings]] = {}
     for place, group, settings in _places(document):
         kind = settings.get("kind") if isinstance(settings, dict) else None
@@ -101,7 +101,7 @@ def plugged_models(document: object) -> dict[SettingPath, type[Settings]]:
 
 
 def _places(document: object) -> Iterator[tuple[SettingPath, PluginGroup, object]]:
-    """Each place in a settings file where a kind may be a plug-in's."""
+    """Yield each place in a settings file where a kind may be a plug-in's."""
     if not isinstance(document, dict):
         return
     yield ("source",), SOURCES, document.get("source")
@@ -120,7 +120,7 @@ def _places(document: object) -> Iterator[tuple[SettingPath, PluginGroup, object
 
 
 def installed_kinds(group: PluginGroup) -> dict[str, list[EntryPoint]]:
-    """The kinds that installed packages declare, each with its declarations, sorted. Imports none of them."""
+    """Return the kinds that installed packages declare, each with its declarations, sorted. Imports none of them."""
     found: dict[str, list[EntryPoint]] = {}
     for entry in entry_points(group=group.name):
         declared = found.setdefault(entry.name, [])
@@ -134,7 +134,7 @@ def load_plugin(group: PluginGroup, kind: str) -> DeclaredPlugin:
     """Import the plug-in of a kind.
 
     Raises:
-        LookupError: no such kind is installed, or the plug-in cannot be used; with what to do.
+        LookupError: no such kind is installed, or the plug-in cannot be used; the message contains what to do.
     """
     declared = installed_kinds(group).get(kind, [])
     if not declared:
@@ -204,7 +204,7 @@ def _unknown(kind: str, group: PluginGroup) -> str:
 
 
 def package_of(entry: EntryPoint) -> str:
-    """The package that declares a kind."""
+    """Return the package that declares a kind."""
     return entry.dist.name if entry.dist is not None else entry.module
 
 

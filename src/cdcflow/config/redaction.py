@@ -17,8 +17,8 @@ _URL_SECRET = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*@")
 
 
 def redact(config: Config) -> dict[str, Any]:
-    """The settings as JSON-able values. A text whose setting's name suggests a secret is replaced, unless it is a
-    reference; so are a command's arguments, and users and passwords in URLs."""
+    """Return the settings as JSON-able values. A text whose setting's name suggests a secret is replaced, unless it is
+    a reference; so are a command's arguments, and users and passwords in URLs."""
     found = _without(config.model_dump(mode="json"), "")
     assert isinstance(found, dict)  # noqa: S101  a model is a mapping
     return found
@@ -37,8 +37,8 @@ def _without(value: Any, name: str) -> Any:
 
 
 def secrets_of(config: Config) -> set[str]:
-    """The secrets that the settings refer to, as far as they can be resolved on this machine: to remove them from
-    texts."""
+    """Return the secrets that the settings refer to, as far as they can be resolved on this machine: to remove them
+    from texts."""
     return {found for reference in _references(config.model_dump(mode="json")) if (found := _resolve(reference))}
 
 

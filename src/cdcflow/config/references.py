@@ -18,7 +18,7 @@ _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
 def by_reference(secret: object) -> object:
-    """The value of a setting, if it is a reference or missing. ValueError otherwise."""
+    """Return the value of a setting, if it is a reference or missing; otherwise raise ValueError."""
     # Before the type check: a password of digits alone is a number in YAML.
     if secret is not None and not (isinstance(secret, str) and _REFERENCE.fullmatch(secret)):
         raise ValueError("must be a reference, not the secret itself: ${env:NAME} or ${file:path}")
@@ -42,7 +42,7 @@ def is_reference(text: str) -> bool:
 
 
 def secret(reference: str | None) -> str | None:
-    """The secret that a reference in the settings refers to, read at every call; None for None.
+    """Return the secret that a reference in the settings refers to, read at every call; `None` for `None`.
 
     Raises:
         ConfigurationError: it does not exist, or its file is readable by every user of the machine.

@@ -14,7 +14,7 @@ SettingMarks = dict[SettingPath, yaml.Mark]
 
 
 def compose_file(path: Path, what: str = "settings file") -> yaml.Node:
-    """The document of a file; `what` it is, for messages."""
+    """Return the document of a file. `what` names the kind of file in messages."""
     remedy = "run `cdcflow init` to write one, or name yours with --config" if what == "settings file" else None
     try:
         text = path.read_text(encoding="utf-8")

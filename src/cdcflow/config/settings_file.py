@@ -22,7 +22,7 @@ _Model = TypeVar("_Model", bound=Settings)
 
 
 def without_reading_limits(config: Config) -> Config:
-    """The settings, except for those that hold or slow the reading of rows."""
+    """Return the settings without those that hold or slow the reading of rows."""
     backfill = config.database.backfill.model_copy(
         update={"hours": None, "per_day": DayBudgetSettings(), "limits": LoadLimitSettings(log_budget_used=None)}
     )

@@ -75,7 +75,7 @@ class DayBudgetSettings(Settings):
 
 
 def zone_of(name: str) -> ZoneInfo:
-    """The time zone of a name. ValueError if this machine does not know it."""
+    """Return the time zone with a name. Raises ValueError if this machine does not know it."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -126,28 +126,28 @@ class Backfill(Settings):
 
     @property
     def reading(self) -> ReadingLimits:
-        """When and how rows may be read."""
+        """The limits on when and how rows may be read."""
         hours = None if self.hours is None else parse_hours(self.hours, zone_of)
         zone = UTC if hours is None else hours.zone
         day = DayBudget(self.per_day.rows, self.per_day.bytes, self.per_day.time, zone)
         return ReadingLimits(self.limits.limits, hours, day)
 
     def refuse(self, *names: str, because: str) -> None:
-        """ValueError if one of these limits is set."""
+        """Raise ValueError if one of these limits is set. `because`: the reason."""
         for name in names:
             if getattr(self.limits, name):
                 raise ValueError(f"backfill.limits.{name} is not possible: {because}; remove it")
 
 
 def one_table(name: str) -> str:
-    """The name, if it is that of one table. ValueError otherwise."""
+    """Return the name, if it is that of one table; otherwise raise ValueError."""
     if re.fullmatch(rf"{_NAME_PART}\.{_NAME_PART}", name) is None or "*" in name or "?" in name:
         raise ValueError("must be the name of one table: schema.table")
     return name
 
 
 def check_patterns(patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """The patterns, if they select tables. ValueError otherwise."""
+    """Return the patterns, if they select tables; otherwise raise ValueError."""
     for pattern in patterns:
         if PATTERN.fullmatch(pattern) is None:
             raise ValueError(
@@ -226,7 +226,7 @@ class _Database(SourceSettings):
 
     @property
     def releases(self) -> bool:
-        """The capture continues by itself after a gap in the source's log."""
+        """Whether the capture continues by itself after a gap in the source's log."""
         return self.log_budget_then == "release"
 
     @property

@@ -39,5 +39,5 @@ class Ssh(Settings):
         return path
 
     def __str__(self) -> str:
-        """The server for messages, without a secret."""
+        """Return the server for messages, without a secret."""
         return f"{self.user}@{self.host}:{self.port}"

@@ -13,7 +13,7 @@ TIMES = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def with_unit(units: dict[str, float] | dict[str, int], example: str) -> BeforeValidator:
-    """Accepts a text with one of these units in addition to a plain number."""
+    """Return a validator that accepts a text with one of these units in addition to a plain number."""
 
     def parse(value: object) -> object:
         if isinstance(value, bool):  # `on` and `yes` are booleans in YAML, and pydantic takes them for 1
@@ -33,7 +33,8 @@ def with_unit(units: dict[str, float] | dict[str, int], example: str) -> BeforeV
 
 
 def _at_most(seconds: float) -> float:
-    """Refuse what clocks and waits of the system cannot hold, and infinity, which JSON cannot."""
+    """Return the seconds, but refuse values that clocks and waits of the system cannot hold, and infinity, which JSON
+    cannot hold."""
     if not seconds <= SECONDS_MAX:
         raise ValueError(f"must be at most {SECONDS_MAX / TIMES['d']:.0f}d")
     return seconds

@@ -130,7 +130,7 @@ class MergeTables(TableSettings):
 
     @property
     def routing(self) -> Routes:
-        """Where the tables of the source go."""
+        """The routes that the tables of the source take into the warehouse."""
         return Routes.of(self.routes, self.constants)
 
 
@@ -339,8 +339,8 @@ def _check_metastore(catalog: Mapping[str, str]) -> None:
 
 
 def _receiver(given: object, checked: ValidatorFunctionWrapHandler) -> object:
-    """A receiver of notifications, by the settings model of its kind. A plug-in is imported only if its kind is named
-    here."""
+    """Return a receiver of notifications, by the settings model of its kind. A plug-in is imported only if its kind is
+    named here."""
     if isinstance(given, Subscription):
         return given
     kind = given.get("kind") if isinstance(given, dict) else None
@@ -402,7 +402,7 @@ class Service(Settings):
 
 
 def _target(given: object, checked: ValidatorFunctionWrapHandler) -> object:
-    """A target, by the settings model of its kind. A plug-in is imported only if its kind is named here."""
+    """Return a target, by the settings model of its kind. A plug-in is imported only if its kind is named here."""
     if isinstance(given, TargetSettings):
         return given
     kind = given.get("kind") if isinstance(given, dict) else None
@@ -507,7 +507,7 @@ class Config(Settings):
     @field_validator("source", mode="wrap")
     @classmethod
     def _of_its_kind(cls, source: object, checked: ValidatorFunctionWrapHandler) -> object:
-        """By the settings model of its kind. A plug-in is imported only if its kind is named here."""
+        """Return the source by the settings model of its kind. A plug-in is imported only if its kind is named here."""
         if isinstance(source, SourceSettings | Push):
             return source
         kind = source.get("kind") if isinstance(source, dict) else None

@@ -59,7 +59,8 @@ class ActivityThread:
             self._stop.wait(min(POLL_S, self._every_s))
 
     def _record(self, *, ended: bool = False) -> None:
-        """Record the state that lasted until now, and the one that is current."""
+        """Record the span of the state that lasted until now, and begin that of the current one. `ended`: the daemon
+        ends."""
         with self._lock:
             now, state = time.time(), self._current()
             if ended and state[0] != "halted":

@@ -26,7 +26,7 @@ class ReadingProgress(Protocol):
 
     def show(self, tables: Tables, *, last: bool = False) -> None: ...
     def explain(self, reading: Mapping[str, Any]) -> None:
-        """Get the pace of reading, and the reasons."""
+        """Show the pace of reading, and the reasons for it."""
 
 
 def capture_tables(
@@ -35,7 +35,7 @@ def capture_tables(
     readers: Readers | None,
     progress_shown: Callable[[], AbstractContextManager[ReadingProgress]],
 ) -> Tables:
-    """Capture until `tables` (none: all) are read, and return their final states."""
+    """Capture until `tables` (empty: all) are read, and return their final states."""
     seen: dict[str, Mapping[str, Any]] = {}
     over = threading.Event()
     lines = event_lines(as_json=False, file=sys.stderr)
@@ -74,7 +74,7 @@ def capture_tables(
 
 
 def _in_log(settings: Config, tables: Sequence[str]) -> Tables:
-    """The tables' entries at the log's latest cut."""
+    """Return the tables' entries at the log's latest cut."""
     reader = wiring.log_reader(settings)
     found = reader.newest_checkpoint().progress.get("tables", {}) if reader.exists() else {}
     return {n: f for n, f in found.items() if not tables or n in tables} if isinstance(found, dict) else {}

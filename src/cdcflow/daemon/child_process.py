@@ -1,8 +1,9 @@
-"""A process that exchanges lines with the daemon: its start, its memory with all that it starts, and the end of it all.
+"""A process that exchanges lines with the daemon: its start, its memory and that of its descendants, and the end of
+them all.
 
 Merges run Java, which reserves far more addresses than it uses, so limits on addresses (RLIMIT_AS, RLIMIT_DATA) would
-fail a healthy merge, and in Java or Arrow in ways that leave no reason. What counts is memory that the kernel cannot
-take back: pages of no file, and those that it has swapped out. Only Linux reports it.
+fail a healthy merge, and in Java or Arrow in ways that leave no reason. The memory that counts is memory that the
+kernel cannot take back: pages of no file, and those that it has swapped out. Only Linux reports it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 class ChildProcess:
-    """A process that this one starts. Its session is a new one: Ctrl-C in a terminal is for the daemon alone.
+    """A process that this one starts. It has a new session, so that Ctrl-C in a terminal reaches the daemon alone.
 
     When this process ends, however it does, the child's stdin ends. As a context manager it ends the child.
     """
@@ -67,7 +68,7 @@ class ChildProcess:
             os.write(self._input, line + b"\n")
 
     def lines(self) -> list[bytes] | None:
-        """The lines that have arrived; None if the process has closed its end. Does not wait."""
+        """Return the lines that have arrived; `None` if the process has closed its end. Does not wait."""
         try:
             arrived = os.read(self._output, 1 << 16)
         except BlockingIOError:
@@ -78,11 +79,11 @@ class ChildProcess:
         return whole
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Ask the child to end."""
         self._process.terminate()
 
     def kill(self) -> None:
-        """End it, its descendants and its group at once; after `wait` nothing is done."""
+        """End the child, its descendants and its group at once. After `wait` this does nothing."""
         if self._process.returncode is not None:
             return  # its number may be another process's
         tree = list_tree(self.pid)
@@ -93,9 +94,9 @@ class ChildProcess:
                 os.kill(one, signal.SIGKILL)
 
     def wait(self) -> int:
-        """Give it a little time to end, then end what is left of it and of its descendants.
+        """Give the child a little time to end, then end what is left of it and of its descendants.
 
-        Returns its exit code, or minus the number of the signal that ended it.
+        Return its exit code, or minus the number of the signal that ended it.
         """
         until = time.monotonic() + EXIT_WITHIN_S
         while self._process.returncode is None and not self._has_ended() and time.monotonic() < until:
@@ -104,12 +105,13 @@ class ChildProcess:
         return self._process.wait()
 
     def _has_ended(self) -> bool:
-        """Whether it has ended, without taking its exit code: until then its number remains its own."""
+        """Return whether the child has ended, without taking its exit code. Until that is taken, no other process gets
+        its number."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
 def list_tree(pid: int) -> tuple[int, ...]:
-    """The process and its descendants, itself first; without `/proc` it alone."""
+    """Return the process and its descendants, itself first. Without `/proc` the result has only the process."""
     found = [pid]
     for one in found:
         with contextlib.suppress(OSError):
@@ -120,7 +122,8 @@ def list_tree(pid: int) -> tuple[int, ...]:
 
 
 def memory_bytes(pids: Iterable[int]) -> int | None:
-    """The memory of these processes that the kernel cannot take back, in bytes; those that have ended count as 0.
+    """Return the memory of these processes that the kernel cannot take back, in bytes; those that have ended count as
+    0.
 
     None: this system does not report it.
     """
@@ -134,7 +137,7 @@ def memory_bytes(pids: Iterable[int]) -> int | None:
 
 
 def machine_bytes() -> int:
-    """The memory of this machine, or of the container or service that this process is in, in bytes."""
+    """Return the memory of this machine, or of the container or service that this process is in, in bytes."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for place in _cgroup_files():
         with contextlib.suppress(OSError, ValueError):  # "max"
@@ -143,7 +146,7 @@ def machine_bytes() -> int:
 
 
 def _cgroup_files() -> list[Path]:
-    """The files that may limit the memory of this process: its cgroup's and those above it."""
+    """Return the files that may limit the memory of this process: its cgroup's and those above it."""
     found = [_CGROUPS / "memory.max", _CGROUPS / "memory" / "memory.limit_in_bytes"]
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():

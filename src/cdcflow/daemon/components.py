@@ -1,4 +1,5 @@
-"""What runs alongside a capture, except HTTP: publisher, receivers, retention, OpenTelemetry traces, control table."""
+"""The parts that run alongside a capture, except HTTP: publisher, receivers, retention, OpenTelemetry traces, control
+table."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:  # few need these, and each loads a library
 
 
 class Publishing(Protocol):
-    """Publishes the log during the capture."""
+    """A part that publishes the log during the capture."""
 
     def run(self) -> None: ...
 
@@ -118,7 +119,7 @@ class Notifications:
             self._notifier.end(error, is_standby=self._is_standby())
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """What each receiver got."""
+        """Return how many notices each receiver got, by outcome."""
         return {} if self._notifier is None else self._notifier.counts()
 
     def made_of(self, config: Config) -> object:
@@ -140,7 +141,8 @@ class Notifications:
 
 
 class _Receivers:
-    """Receivers of notifications; those that stay are not notified again of what they know."""
+    """The receivers of notifications under some settings. A receiver that other settings keep is not notified again of
+    what it knows."""
 
     def __init__(self, use: Callable[[], None]) -> None:
         self._use = use
@@ -149,7 +151,7 @@ class _Receivers:
         self._use()
 
     def end(self, *, wait: bool) -> None:
-        """Nothing to end: new settings replace the receivers, and `Notifications` sends the daemon's last notice."""
+        """Do nothing: new settings replace the receivers, and `Notifications` sends the daemon's last notice."""
 
 
 class RetentionComponent:
@@ -197,7 +199,7 @@ class CompactionComponent:
 
 
 class _Thread:
-    """Works between entering and leaving a context."""
+    """A part that works between entering and leaving a context."""
 
     def __init__(self, thread: contextlib.AbstractContextManager[object]) -> None:
         self._ending = contextlib.ExitStack()
@@ -211,7 +213,8 @@ class _Thread:
 
 
 class Observing:
-    """Canaries that prove freshness, shadow checks, and spans: `service.freshness_every`, `shadow_every`, `traces`."""
+    """Sends canaries that prove freshness, makes shadow checks, and sends spans: `service.freshness_every`,
+    `shadow_every`, `traces`."""
 
     def __init__(self, capture: Capture, tell: OnEvent) -> None:
         self._capture = capture
@@ -248,7 +251,8 @@ class _Observed:
         self._use()
 
     def end(self, *, wait: bool) -> None:
-        """The next one ends what it does not reuse; a process that ends sends what is queued."""
+        """Do nothing: the next one ends the parts that it does not reuse, and a process that ends sends the queued
+        spans."""
 
 
 class ControlSocketComponent:
@@ -272,7 +276,7 @@ class _Answering:
         self._server = server
 
     def begin(self) -> None:
-        """It answers since it was prepared."""
+        """Do nothing: it has answered since it was prepared."""
 
     def end(self, *, wait: bool) -> None:
         self._server.close()
@@ -310,7 +314,7 @@ class _Door:
 
 
 def made_of_publishing(config: Config) -> object:
-    """The settings that a publisher depends on: where it publishes, and where the log is that it reads."""
+    """Return the settings that a publisher depends on: where it publishes, and where the log is that it reads."""
     log = config.log
     place = (log.path, log.objects) if isinstance(log, FileLog) else log
     return config.publish, place, config.database.kind

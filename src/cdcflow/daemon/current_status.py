@@ -23,13 +23,14 @@ from cdcflow.model.position import Checkpoint, position_text
 
 
 def current(settings: Config) -> dict[str, Any]:
-    """The status of the running daemon, or of the log when none runs."""
+    """Return the status of the running daemon, or of the log when none runs."""
     found = ask(settings.log.folder, {"op": "status"}) or _without_daemon(settings)
     return {**found, **wiring.upload_status(settings)}
 
 
 def _without_daemon(settings: Config) -> dict[str, Any]:
-    """The status if no daemon on this machine captures; a standby does not answer. Another machine's may capture."""
+    """Return the status if no daemon on this machine captures; a standby does not answer. Another machine's may
+    capture."""
     found = {**_from_log(settings), **_lease(settings)}
     holder = found.get("lease", {}).get("holder")
     if holder is None or found["state"] != "stopped":
@@ -39,7 +40,7 @@ def _without_daemon(settings: Config) -> dict[str, Any]:
 
 
 def _lease(settings: Config) -> dict[str, Any]:
-    """Who holds the lease, if the settings have one: no daemon on this machine is active."""
+    """Return the holder of the lease, if the settings have a lease, for a machine without an active daemon."""
     if settings.service.lease is None:
         return {}
     try:
@@ -50,7 +51,7 @@ def _lease(settings: Config) -> dict[str, Any]:
 
 
 def _from_log(settings: Config) -> dict[str, Any]:
-    """The log's latest cut and the source's status, while no daemon runs."""
+    """Return the log's latest cut and the source's status, while no daemon runs."""
     reader = wiring.log_reader(settings)
     problem = wiring.log_problem(settings)
     wrong = {} if problem is None else {"log_problem": problem}
@@ -90,7 +91,8 @@ def _unproven(tables: Any, reason: str = "no daemon captures it") -> dict[str, A
 
 
 def _would_leave_out(settings: Config, checkpoint: Checkpoint) -> dict[str, Any]:
-    """The tables that the next start would exclude; {} if the source cannot be queried, which has its own line."""
+    """Return the tables that the next start would exclude; {} if the source cannot be queried, which has its
+    own line."""
     source = wiring.open_source(settings)
     try:
         return {"left_out": [str(t) for t in source.left_out(checkpoint)]} if checkpoint.position is not None else {}

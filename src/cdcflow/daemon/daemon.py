@@ -1,4 +1,4 @@
-"""A capture with its surroundings in a process: control socket, control table, HTTP, notifications, signals."""
+"""A capture and everything around it in a process: control socket, control table, HTTP, notifications, signals."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def run(
 ) -> None:
     """Run the capture to its end in the calling (main) thread, handling signals; `publisher` runs alongside it.
 
-    `file`: the settings file, which is read again on request (None: the process ends when its work is done). `readers`:
-    those of the capture, which other settings keep; `executors`: they run while this daemon is active. `merges`: merge,
-    too, where the settings have `merge.every`; `delivers`: deliver to targets that have an interval.
+    `file`: the settings file, which is read again on request (`None`: the process ends when its work is done).
+    `readers`: those of the capture, which other settings keep; `executors`: they run while this daemon is active.
+    `merges`: also merge, if the settings have `merge.every`; `delivers`: also deliver to targets that have an interval.
     Raises whatever ends the capture; returns when it was stopped or its work is done.
     """
     reloading = None if file is None else Reloading(file, config, capture, tell, readers)
@@ -143,15 +143,15 @@ def run(
 
 
 def _switching(components: RunningComponents, in_use: Callable[[], Config]) -> Callable[[bool], None]:
-    """What begins and ends the parts that only an active daemon has."""
+    """Return a function that begins, or ends, the parts that only an active daemon has."""
     return lambda active: components.set_active(active, in_use())
 
 
 @contextlib.contextmanager
 def telling_end(tell: OnEvent, event: str) -> Iterator[None]:
-    """Report an error that ends the block permanently as an event, for log readers.
+    """Report an error that ends the block permanently as an event, for programs that read the daemon's log.
 
-    The block on stderr is for the user.
+    The text on stderr is for the user.
     """
     try:
         with naming_paths():
@@ -168,7 +168,8 @@ def telling_end(tell: OnEvent, event: str) -> Iterator[None]:
 def never_reached(
     config: Config, error: CdcflowError, what: str | None = None, command: str = "cdcflow run"
 ) -> SourceUnavailable | SinkUnavailable:
-    """The error of a start whose source or log (or `what`) never answered: what was tried, and how to have it wait."""
+    """Return the error of a start whose source or log (or `what`) never answered. It contains what was tried, and how
+    to make the start wait."""
     is_source = isinstance(error, SourceUnavailable)
     what = what or ("source" if is_source else "log")
     tried = wiring.addresses(config).get(what)
@@ -189,7 +190,7 @@ _CHECKS = {
 
 
 def problems(config: Config) -> list[dict[str, object]]:
-    """Why the log cannot be continued at its end: its slot, publication or binary log is gone."""
+    """Return why the log cannot be continued at its end: its slot, publication or binary log is gone."""
     return [finding.to_json() for finding in wiring.continues(config) if finding.level == "error"]
 
 
@@ -235,7 +236,8 @@ def answering(
     merging: Callable[[], Mapping[str, object]] = dict,
     tell: OnEvent = lambda event, fields: None,
 ) -> Callable[[Mapping[str, Any], str], object]:
-    """The answer of every interface to a caller's request: `status`, and all operations of `Capture.request`."""
+    """Return the function that answers a caller's request at every interface: `status`, and all operations of
+    `Capture.request`."""
 
     def answer(request: Mapping[str, Any], asked_by: str) -> object:
         operation = operation_of(request)
@@ -261,7 +263,7 @@ def answering(
 
 @contextlib.contextmanager
 def _telling_of_a_halt(config: Config, capture: Capture) -> Iterator[None]:
-    """Write the reason for `cdcflow status` when the capture ends permanently: it must not appear to be restartable."""
+    """Store the reason for `cdcflow status` when the capture ends permanently: it must not appear to be restartable."""
     state_files.clear_halt(config.log.folder)
     try:
         yield

@@ -40,7 +40,7 @@ class DeliveryComponent:
         return self._targets(config) or None
 
     def _targets(self, config: Config) -> dict[str, object]:
-        """The targets to deliver to, each with the settings that its process depends on."""
+        """Return the targets to deliver to, each with the settings that its process depends on."""
         if not self._enabled:
             return {}
         read = what_is_read(config)
@@ -53,7 +53,8 @@ class DeliveryComponent:
         return _Deliveries(self, {name: (made_of, config) for name, made_of in targets.items()})
 
     def use(self, wanted: Mapping[str, tuple[object, Config]]) -> None:
-        """Deliver to these targets. Those whose settings stay are not interrupted."""
+        """Deliver to these targets from now on. Deliveries to targets whose settings stay the same are not
+        interrupted."""
         with self._lock:
             before, self._running = self._running, {}
             for name, (made_of, config) in wanted.items():
@@ -79,21 +80,21 @@ class DeliveryComponent:
             one.end(wait=True)
 
     def stop_soon(self) -> None:
-        """Have each delivery end at its next commit. Safe in a signal handler."""
+        """Make each delivery end at its next commit. Safe in a signal handler."""
         for _, one in tuple(self._running.values()):
             one.stop_soon(STOP_WITHIN_S)
 
     def status(self) -> dict[str, dict[str, Any]]:
-        """What the delivery process of each target does."""
+        """Return the state of each target's delivery process."""
         return {name: one.status() for name, (_, one) in tuple(self._running.items()) if not one.is_ending}
 
     def answer(self) -> dict[str, object]:
-        """For the commands: whether this daemon may deliver, and the targets to which it does."""
+        """Return, for the commands, whether this daemon may deliver, and the targets to which it does."""
         return {"may_deliver": self._enabled, "delivers": sorted(self.status())}
 
 
 class _Deliveries:
-    """Deliveries by some settings; those that stay are not interrupted."""
+    """The deliveries under some settings. Those that other settings keep are not interrupted."""
 
     def __init__(self, component: DeliveryComponent, wanted: Mapping[str, tuple[object, Config]]) -> None:
         self._component = component
@@ -135,7 +136,8 @@ class DeliverySupervisor(Supervisor):
         self._stopped: Mapping[str, Mapping[str, str]] = {}
 
     def status(self) -> dict[str, Any]:
-        """As of each supervisor; the process reports waiting, delivering or idle."""
+        """Return the status like every supervisor; the states that the process reports are waiting, delivering and
+        idle."""
         return {"every_seconds": self._config.targets[self._name].every, **super().status()}
 
     def _take_line(self, line: Mapping[str, Any]) -> bool:

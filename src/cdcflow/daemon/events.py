@@ -1,4 +1,4 @@
-"""The daemon's events, one line each: `time event key=value …`, or JSON with a level.
+"""Writes the daemon's events, one per line: `time event key=value …`, or JSON with a level.
 
 An empty field (None) is omitted. The level is for filtering: an error ends something permanently or reports wrong rows,
 a warning passes or needs attention.
@@ -53,7 +53,7 @@ _STAMP = structlog.processors.TimeStamper(fmt="iso", utc=True, key="time")
 
 
 def event_lines(*, as_json: bool, file: TextIO | None = None) -> OnEvent:
-    """A function that writes one event as one line to `file` (None: stdout). Safe to call from any thread."""
+    """Return a function that writes one event as one line to `file` (`None`: stdout). Safe to call from any thread."""
     # Plain lines have no level: a reader sees what happened.
     render = [_with_level, structlog.processors.JSONRenderer()] if as_json else [_line]
     logger = structlog.wrap_logger(
@@ -71,18 +71,19 @@ def event_lines(*, as_json: bool, file: TextIO | None = None) -> OnEvent:
 
 
 def send_structlog_to(file: TextIO, *, as_json: bool = False) -> None:
-    """Write what cdcflow logs through structlog to `file` from now on, as the same lines."""
+    """From now on, write to `file` what cdcflow logs through structlog, as lines of the same form."""
     render = [_with_level, structlog.processors.JSONRenderer()] if as_json else [_line]
     structlog.configure(processors=[_STAMP, *render], logger_factory=structlog.WriteLoggerFactory(file))
 
 
 def leave_interrupts_out() -> None:
-    """Have libraries that log what Ctrl-C interrupted (py4j does, with its traceback) leave that to cdcflow."""
+    """Prevent libraries from logging the operation that Ctrl-C interrupted (py4j logs its traceback): cdcflow handles
+    it."""
     logging.getLogger().addFilter(lambda record: not (record.exc_info and record.exc_info[0] is KeyboardInterrupt))
 
 
 def level(event: str) -> str:
-    """info, warning or error, by the kind of event."""
+    """Return the level of an event, by its kind: info, warning or error."""
     if event in ERRORS:
         return "error"
     return "warning" if event in WARNINGS else "info"

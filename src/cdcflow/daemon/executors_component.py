@@ -1,4 +1,4 @@
-"""Executors of an active daemon: a standby has none, and a daemon that becomes active does not wait for them.
+"""The executors of an active daemon. A standby has none, and a daemon that becomes active does not wait for them.
 
 becomes active ──▶ started in a thread; until they have connected the capture reads by itself
 becomes the standby ──▶ ended
@@ -65,7 +65,7 @@ class ExecutorsComponent:
 
 
 class _Started:
-    """The executors of one time in which the daemon is active."""
+    """The executors of one period in which the daemon is active."""
 
     def __init__(self, start: Start, use: Callable[[Readers | None], None], tell: OnEvent) -> None:
         self._start = start

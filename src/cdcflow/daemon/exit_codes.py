@@ -35,5 +35,5 @@ _CODES: tuple[tuple[type[CdcflowError], int, str], ...] = (
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code for an error; see the table in docs/commands.md."""
+    """Return the exit code for an error; see the table in docs/commands.md."""
     return next((code for kind, code, _ in _CODES if isinstance(error, kind)), UNEXPECTED)

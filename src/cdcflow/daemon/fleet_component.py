@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 
 class FleetComponent:
-    """The reports of a daemon with `service.fleet`. `overview`: what its page shows."""
+    """The reports of a daemon with `service.fleet`. `overview` returns the data that its page shows."""
 
     def __init__(self, overview: Callable[[], Mapping[str, Any]], tell: OnEvent) -> None:
         self._overview = overview
@@ -58,7 +58,7 @@ class FleetComponent:
 
 
 class ReportThread:
-    """Publishes a report again and again, in a thread. `report` gets whether it is the last one. `place`: see
+    """Publishes a report again and again, in a thread. `report` is called with whether it is the last one. `place`: see
     `object_name`, without the machine."""
 
     def __init__(
@@ -84,7 +84,8 @@ class ReportThread:
         self._thread.start()
 
     def end(self, *, wait: bool) -> None:
-        """End. `wait`: the process ends, so the last report records that; otherwise other settings follow."""
+        """End the thread. `wait`: the process ends, and the last report records that; otherwise other settings
+        follow."""
         self._is_last = wait
         self._stop.set()
         if wait and self._thread.ident is not None:
@@ -113,7 +114,7 @@ class ReportThread:
 
 
 class _Merging:
-    """What a process that merges does at present. Written by the thread that merges, read by another."""
+    """The current state of a process that merges. The thread that merges writes it, another reads it."""
 
     def __init__(self, merge: Callable[[], _T]) -> None:
         self.state = "idle"

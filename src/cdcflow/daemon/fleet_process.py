@@ -22,7 +22,7 @@ from cdcflow.wiring.fleets import fleet_register
 
 
 def fleet_watch(settings: Fleet) -> FleetWatch:
-    """The watch over the members that these settings name; nothing is read yet.
+    """Return the watch over the members that these settings name; nothing is read yet.
 
     Raises:
         ConfigurationError: a register is in a bucket, and the client library is not installed.
@@ -33,7 +33,7 @@ def fleet_watch(settings: Fleet) -> FleetWatch:
 
 
 def look_once(settings: Fleet) -> tuple[list[Pipeline], list[Outage]]:
-    """The fleet, read once, and what could not be read."""
+    """Read the fleet once. Return its pipelines, and the registers and members that could not be read."""
     watch = fleet_watch(settings)
     watch.refresh()
     return pipelines(watch.members.current(), time.time()), watch.members.outages()

@@ -1,8 +1,9 @@
-"""Repairs tables after a gap by itself: runs `cdcflow repair` for those that are unverified, until they are proven.
+"""Repairs tables after a gap automatically: runs `cdcflow repair` for unverified tables, until they are proven.
 
-The log has what is left to do: a table is unverified until a comparison has found it equal, or a backfill is done. So a
-daemon that is killed continues at its next start. Other limits on reading begin another repair: one that waits for the
-night must not wait on after they are lifted. A table that repeated repairs do not make equal is read again.
+The log has the remaining work: a table is unverified until a comparison has found it equal, or a backfill is done. So a
+daemon that is killed continues at its next start. If the limits on reading change, another repair begins: one that
+waits for the night must not continue to wait after they are lifted. A table that repeated repairs do not make equal is
+read again.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ main()
 
 
 class GapRepairComponent:
-    """The repairs of a daemon after a move, and after any gap if the settings have `source.log_budget_then: release`.
-    `file`: the settings file."""
+    """The repairs of a daemon: after a move of its log, and after any gap if the settings have `source.log_budget_then:
+    release`. `file`: the settings file."""
 
     def __init__(self, capture: Capture, file: Path | None, tell: OnEvent) -> None:
         self._capture = capture
@@ -139,9 +140,9 @@ class GapRepairs:
 
 
 def gaps_to_prove(status: Mapping[str, Any], *, only_moves: bool = False) -> dict[str, int]:
-    """The tables of a running capture that a gap left unverified, each with the offset of its gap. Those that are being
-    read again are not among them, nor are attached ones, which an operator repairs. `only_moves`: only gaps that a move
-    of the log made; an operator repairs the others."""
+    """Return the tables of a running capture that a gap left unverified, each with the offset of its gap. Tables that
+    are being read again are not included, nor are attached ones, which an operator repairs. `only_moves`: only gaps
+    that a move of the log made; an operator repairs the others."""
     found: dict[str, int] = {}
     if status.get("state") != "capturing":
         return found

@@ -1,4 +1,4 @@
-"""The daemon's HTTP server: what it shows of a capture, and to whom."""
+"""The daemon's HTTP server: which data of a capture it shows, and to whom."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ FILES_MAX = 256
 class Http:
     """The HTTP server alongside a capture, for `daemon.running_components`.
 
-    It shows the events that `tell` remembers, if it does, and what `problems` finds at the source. The plotted data is
-    kept when the server is replaced.
+    It shows the events that `tell` remembers (if it remembers any), and the problems at the source that `problems`
+    returns. The plotted data is kept when the server is replaced.
     """
 
     def __init__(
@@ -65,13 +65,14 @@ class Http:
         self._newest: HttpServer | None = None
 
     def _log_for(self, config: Config) -> ChangeLog:
-        """The log, opened once for these settings: what was read of its index stays in memory."""
+        """Return the log, opened once for these settings, so that the part of its index that was read stays in
+        memory."""
         if self._opened is None or self._opened[0] is not config:
             self._opened = config, wiring.open_for_queries(config, files_max=FILES_MAX)
         return self._opened[1]
 
     def _consumers_of(self, config: Config) -> Consumers:
-        """The log's consumers, opened once for these settings, separately from other queries of the log."""
+        """Return the log's consumers, opened once for these settings, separately from other queries of the log."""
         if self._consumed is None or self._consumed[0] is not config:
             self._consumed = config, wiring.open_for_queries(config).consumers()
         return self._consumed[1]
@@ -138,7 +139,7 @@ class _HttpServing:
 
 
 class Surroundings:
-    """What the page shows in addition to the status: headroom, disk, merges, and remarks about all of it."""
+    """The facts that the page shows in addition to the status: headroom, disk, merges, and remarks about all of it."""
 
     def __init__(
         self,
@@ -153,7 +154,7 @@ class Surroundings:
         self._asked_at = float("-inf")
 
     def overview(self, status: Mapping[str, Any]) -> dict[str, Any]:
-        """A status with everything else that the page shows."""
+        """Return a status with everything else that the page shows."""
         config = self._in_use()
         whole = {**status, **wiring.upload_status(config)}
         if "source_error" not in whole:
@@ -171,7 +172,7 @@ class Surroundings:
         }
 
     def sample(self, status: Mapping[str, Any]) -> dict[str, Any]:
-        """The numbers that are plotted."""
+        """Return the numbers that are plotted."""
         return {**status, "disk_free_bytes": facts.disk(self._in_use().log.folder).get("free_bytes")}
 
     def _latest_merges(self) -> list[dict[str, Any]] | None:
@@ -182,8 +183,8 @@ class Surroundings:
 
 
 def _merges_of(config: Config) -> list[dict[str, Any]] | None:
-    """The latest published cuts. Of a warehouse in a store, or with a catalog, those that merges wrote into the log's
-    folder: a page that asked a store would wait for it."""
+    """Return the latest published cuts. If the warehouse is in a store, or has a catalog, they are the cuts that merges
+    wrote into the log's folder, because a page that asked a store would wait for it."""
     cuts = _cuts_folder(config)
     if cuts is not None:
         return facts.merges(cuts)
@@ -191,7 +192,7 @@ def _merges_of(config: Config) -> list[dict[str, Any]] | None:
 
 
 def _cuts_folder(config: Config) -> Path | None:
-    """The folder of the table of published cuts; None if it is on no disk of this machine."""
+    """Return the folder of the table of published cuts; `None` if it is on no disk of this machine."""
     warehouse = config.merge.warehouse
     if not isinstance(warehouse, Path) or (config.merge.format == "iceberg" and config.merge.catalog is not None):
         return None

@@ -33,10 +33,8 @@ class _Absent(MetaPathFinder):
 
 
 def lean() -> None:
-    """Make this process a lean one.
-
-    To be called before anything of the capture is imported; call `end_loading` afterwards.
-    """
+    """Make this process a lean one. Call it before anything of the capture is imported, and `end_loading` after
+    that."""
     # Modules are not garbage, and need not be scanned again and again during imports.
     gc.disable()
     # numpy's linear algebra, which cdcflow does not use, would start a thread for every processor but one.
@@ -48,17 +46,17 @@ def lean() -> None:
 
 
 def end_loading() -> None:
-    """Everything is imported: collect garbage again, but never scan the objects that exist now."""
+    """Collect garbage again after everything is imported, but never scan the objects that exist now."""
     gc.freeze()
     gc.enable()
 
 
 def _large_pieces_apart() -> None:
-    """Have large blocks of memory returned to the system as soon as they are freed.
+    """Make the allocator return large blocks of memory to the system as soon as they are freed.
 
-    glibc takes what is larger than 128 KiB straight from the system, but each such block that is freed teaches it to
-    keep blocks up to that size (32 MiB in the end) between the others, where they stay: after a large transaction some
-    50 MB. With a fixed threshold it does not adapt (mallopt(3)).
+    glibc takes blocks above 128 KiB straight from the system, but each such block that is freed teaches it to keep
+    blocks up to that size (32 MiB in the end) between the others, where they stay: after a large transaction some 50
+    MB. With a fixed threshold it does not adapt (mallopt(3)).
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # another C library, with its own rules
@@ -66,10 +64,11 @@ def _large_pieces_apart() -> None:
 
 
 def _giving_memory_back() -> None:
-    """Arrow's usual allocator keeps what several threads have used in turn: some 80 MB after a large transaction.
+    """Select an allocator for Arrow that returns memory. Its usual one keeps memory that several threads have used in
+    turn: some 80 MB after a large transaction.
 
-    Its C++ parts use the allocator that this variable names when they are loaded; `set_memory_pool` alone covers only
-    what Python allocates.
+    Its C++ parts use the allocator that an environment variable names when they are loaded; `set_memory_pool` alone
+    covers only what Python allocates.
     """
     if "pyarrow" not in sys.modules:
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
@@ -83,7 +82,7 @@ def _giving_memory_back() -> None:
 
 
 def without_luxuries() -> None:
-    """Let pyarrow do without pandas and structlog without rich in this process, even if they are installed.
+    """Make pyarrow run without pandas and structlog without rich in this process, even if they are installed.
 
     pyarrow imports pandas with its first array, if it can: 40 MB of memory and some tenths of a second at every start,
     for conversions that a daemon never needs. structlog imports rich for tracebacks in colour: a tenth of a second.

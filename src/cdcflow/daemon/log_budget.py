@@ -1,10 +1,11 @@
-"""Holds the budget of the log that a source keeps: measures, warns at each level, and releases the log at the end.
+"""Hold the budget of the log that a source keeps: measure it, warn at each level, and release the log at the end.
 
     BudgetComponent ──▶ BudgetThread ──▶ BudgetWatch ──▶ port BudgetedLog      cdcflow run
     cdcflow guard ─────────────────────▶ BudgetWatch ──▶ port BudgetedLog      the same, without a daemon
 
-It shares nothing with the capture, so an outage of the log or a hanging stream does not stop it. What it records in the
-source before the log is released is found by the next start of the capture (`sources.postgres.slot_release`).
+It shares nothing with the capture, so an outage of the log or a hanging stream does not stop it. It records a release
+in the source before it releases the log, where the next start of the capture finds the record
+(`sources.postgres.slot_release`).
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ GRACE_CHECK_S = 1.0
 
 
 class BudgetWatch:
-    """Measures the kept log and acts on it. `releases`: at the end of the budget the log is released. `by`: who does,
-    for operators. Used by one thread, except `status`."""
+    """Measures the kept log and acts on it. `releases`: at the end of the budget the log is released. `by`: a text for
+    operators that names this process. Used by one thread, except `status`."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class BudgetWatch:
         self._status: dict[str, Any] = {}
 
     def check(self) -> float:
-        """Measure once, and act. Returns the seconds until the next check is due."""
+        """Measure once, and act. Return the seconds until the next check is due."""
         try:
             if self._releases and self._log.is_release_begun():
                 self._release("a release that was begun is finished")
@@ -77,7 +78,8 @@ class BudgetWatch:
         return wait_s if self._over_since is None else GRACE_CHECK_S
 
     def _is_used_up(self, kept: KeptLog) -> bool:
-        """The budget is used up. A reader that the watch finds beyond it may be catching up, and gets some time."""
+        """Return whether the budget is used up. A reader that the watch finds beyond it may be catching up, and gets
+        some time."""
         if self._budget.share(kept) < 1:
             self._has_seen_room, self._over_since = True, None
             return False
@@ -127,16 +129,16 @@ class BudgetWatch:
 
     @property
     def is_waiting(self) -> bool:
-        """More is kept than the budget, and the watch waits for a reader that may be catching up."""
+        """Whether more is kept than the budget allows, and the watch waits for a reader that may be catching up."""
         return self._over_since is not None
 
     def raise_failure(self) -> None:
-        """Raise why the last check failed, if it did."""
+        """Raise the error of the last check, if it failed."""
         if self._failure is not None:
             raise self._failure
 
     def status(self) -> dict[str, Any]:
-        """What was measured last, as JSON-able values; any thread may call it. {} before the first measure."""
+        """Return the last measurement as JSON-able values; {} before the first one. Any thread may call it."""
         return {**self._status, **({} if self._failure is None else {"error": _first_line(self._failure)})}
 
     def close(self) -> None:
@@ -162,7 +164,7 @@ class BudgetComponent:
         return self._latest
 
     def status(self) -> Mapping[str, Any] | None:
-        """What was measured last; None without a budget."""
+        """Return the last measurement; `None` without a budget."""
         return None if self._latest is None else self._latest.status()
 
 
@@ -197,8 +199,8 @@ def has_budget(config: Config) -> bool:
 
 
 def budget_watch(config: Config, tell: OnEvent, *, by: str, slot: str | None = None) -> BudgetWatch | None:
-    """The watch of the configured source's log; None if the settings have no budget for it, or the source keeps none.
-    `slot`: see `wiring.budgeted_log`."""
+    """Return the watch of the configured source's log; `None` if the settings have no budget for it, or the source
+    keeps none. `slot`: see `wiring.budgeted_log`."""
     log = wiring.budgeted_log(config, slot) if has_budget(config) else None
     if log is None:
         return None
@@ -206,7 +208,7 @@ def budget_watch(config: Config, tell: OnEvent, *, by: str, slot: str | None = N
 
 
 def place() -> str:
-    """This process, for operators."""
+    """Return a text for operators that names this process."""
     return f"{socket.gethostname()}, process {os.getpid()}"
 
 
@@ -221,7 +223,7 @@ def _amounts(found: KeptLog | LogBudget) -> str:
 
 
 def guard(config: Config, tell: OnEvent, *, slot: str | None = None, once: bool = False) -> None:
-    """Hold the budget in the calling (main) thread, until SIGTERM or SIGINT. `once`: until it is held, and no longer.
+    """Hold the budget in the calling (main) thread, until SIGTERM or SIGINT. `once`: only until the budget is held.
 
     Raises:
         ConfigurationError: the slot's name is unknown, or the settings have no budget.

@@ -6,11 +6,11 @@ To the lines of every supervised process (`supervised_process`) it adds
     {"merged": {…}}                       a merge succeeded
     {"ready": true}                       it waits, or will soon: a merge begins with the next segment
 
-A merge begins when there is a new segment, and `merge.every` has passed since the previous one began. When it is ready
-for one the daemon seals what it has captured, so rows wait for the merge and not for `seal.age_max`, and no segment is
-sealed for a merge that could not use it yet. If the interval has passed already, it is ready when its tables are done:
-the segment is sealed while the cut is published. A merge ends at a commit: when this process must stop, no merge of a
-further table begins.
+A merge begins when there is a new segment, and `merge.every` has passed since the previous one began. When the process
+is ready for one, the daemon seals the rows that it has captured. So rows wait for the merge and not for `seal.age_max`,
+and no segment is sealed for a merge that could not use it yet. If the interval has passed already, the process is ready
+when its tables are done: the segment is sealed while the cut is published. A merge ends at a commit: when this process
+must stop, no merge of a further table begins.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _work(settings: Any, reports: Reports, stop: threading.Event, news: threadin
 
 
 class MergeLoop:
-    """Merges at most at the interval in the settings, until `stop`. `news`: set when the log has a new segment."""
+    """Merges at most at the interval in the settings, until `stop`. `news` is set when the log has a new segment."""
 
     def __init__(self, settings: Config, reports: Reports, stop: threading.Event, news: threading.Event) -> None:
         from cdcflow.config import FileLog
@@ -83,7 +83,7 @@ class MergeLoop:
             self._pause_s = self._at_most_s = NO_LOG_EVERY_S
 
     def _merge_once(self) -> bool:
-        """Merge. False: there is no log yet."""
+        """Merge once. Return False if there is no log yet."""
         from cdcflow.config.places import check_writable, warehouse_places
         from cdcflow.daemon.merge_process import has_log, prepare_merge
 
@@ -122,13 +122,14 @@ class MergeLoop:
             self._ask()
 
     def _ask(self) -> None:
-        """Have the daemon seal what it has, once for each merge, unless there is a new segment already."""
+        """Ask the daemon, once for each merge, to seal the rows that it has, unless there is a new segment already."""
         if self._reads_segments and not (self._has_asked or self._stop.is_set() or self._news.is_set()):
             self._has_asked = True
             self._reports.send(ready=True)
 
     def _wait(self, since: float, until: float, *, asks: bool) -> None:
-        """Wait for news, from `since` until `until` (monotonic). `asks`: have the daemon seal what it has."""
+        """Wait for news, from `since` until `until` (monotonic). `asks`: ask the daemon to seal the rows that
+        it has."""
         from cdcflow.daemon.signals import SLICE_S, wait_for
 
         wait_for(self._stop, since - time.monotonic())

@@ -55,26 +55,26 @@ class MergeComponent:
         return before
 
     def stop_soon(self) -> None:
-        """Have a merge end at its next commit. Safe in a signal handler."""
+        """Make a merge end at its next commit. Safe in a signal handler."""
         if self._latest is not None:
             self._latest.stop_soon(STOP_WITHIN_S)
 
     def notify(self) -> None:
-        """The log has a new segment. Any thread may call it; it does not wait."""
+        """Notify the merge process that the log has a new segment. Any thread may call it; it does not wait."""
         if (latest := self._latest) is not None:
             latest.notify()
 
     def status(self) -> dict[str, Any] | None:
-        """What the merge process does; None if this daemon does not merge."""
+        """Return the state of the merge process; `None` if this daemon does not merge."""
         return None if self._latest is None or self._latest.is_ending else self._latest.status()
 
     def answer(self) -> dict[str, object]:
-        """For the commands: whether this daemon may merge, and whether it does."""
+        """Return, for the commands, whether this daemon may merge, and whether it does."""
         return {"may_merge": self._enabled, "merges": self.status() is not None}
 
 
 def what_is_read(config: Config) -> object:
-    """The settings of the log that a process which reads it depends on."""
+    """Return the settings of the log that a process which reads it depends on."""
     if not isinstance(config.log, FileLog):
         return config.log
     return config.log.model_copy(update=dict.fromkeys(("retention", "seal", "index", "compact")))
@@ -111,7 +111,8 @@ class MergeSupervisor(Supervisor):
         self.begin_after(self._replace(self))
 
     def status(self) -> dict[str, Any]:
-        """As of each supervisor; the process reports waiting (for a log), merging or idle."""
+        """Return the status like every supervisor; the states that the process reports are waiting (for a log), merging
+        and idle."""
         return {"every_seconds": self._config.merge.every, **super().status()}
 
     def _take_line(self, line: Mapping[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """Merges of a log by its settings: for `cdcflow merge`, and for the merge process of `cdcflow run`.
 
-A merge leaves its result in the log's folder, where the daemon finds it; then it does the tables' maintenance that is
-due.
+A merge leaves its result in the log's folder, where the daemon finds it. After that it does the tables' maintenance
+that is due.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def prepare_merge(
     repeats: bool = False,
     tables_done: Callable[[], None] = lambda: None,
 ) -> Merge:
-    """A function that merges once, and may be called again and again. Spark is imported and started when needed.
+    """Return a function that merges once, and may be called again and again. Spark is imported and started when needed.
 
     `say` gets a text before each long step, `watch` each table whose merge begins. `repeats`: it is called again and
     again, so that maintenance can work during the next merges. `tables_done` is called when a merge from files has only
@@ -61,7 +61,7 @@ def has_log(settings: Config) -> bool:
 
 
 def merging_daemon(settings: Config) -> int | None:
-    """The process of the daemon that merges this log, too; None if there is none, or it cannot be queried."""
+    """Return the process id of a daemon that also merges this log; `None` if there is none, or it cannot be queried."""
     with contextlib.suppress(CdcflowError):
         answer = ask(settings.log.folder, {"op": "settings"})
         if answer is not None and answer.get("merges"):
@@ -70,10 +70,10 @@ def merging_daemon(settings: Config) -> int | None:
 
 
 def wait_for_turn(merge: Merge) -> MergeReport:
-    """Merge as soon as a daemon's merge leaves the warehouse.
+    """Wait until no merge of a daemon works in the warehouse, then merge.
 
     Raises:
-        SinkUnavailable: it did not within `TURN_WITHIN_S`, or the merge itself could not be done at present.
+        SinkUnavailable: its merge did not end within `TURN_WITHIN_S`, or this merge could not be done at present.
     """
     until = time.monotonic() + TURN_WITHIN_S
     while True:
@@ -127,7 +127,8 @@ def _prepare(settings: Config, say: Say, watch: Watch, tables_done: Callable[[],
 
 
 def _maintain(settings: Config, merge: Merge, engines: Engines, *, repeats: bool) -> Merge:
-    """Merge, then do the tables' maintenance that is due, within its budget; it never endangers a merge."""
+    """Return a merge that is followed by the tables' maintenance that is due, within its budget. Maintenance never
+    endangers a merge."""
     from cdcflow import wiring
     from cdcflow.tables.job.maintenance import UpkeepWhenDue, runs_beside
 
@@ -146,8 +147,8 @@ def _maintain(settings: Config, merge: Merge, engines: Engines, *, repeats: bool
 
 
 def with_short_upkeep(settings: Config) -> Config:
-    """Settings with which maintenance begins no further step after an interval, instead of doing all that is due at
-    once: several tables are due after the same number of merges. What remains is done after the next ones."""
+    """Return settings with which maintenance begins no further step after an interval, instead of doing all that is due
+    at once, because several tables are due after the same number of merges. The rest is done after the next merges."""
     upkeep = settings.merge.upkeep
     budget_s = min(upkeep.budget, max(settings.merge.every or 0.0, UPKEEP_LEAST_S))
     merge = settings.merge.model_copy(update={"upkeep": upkeep.model_copy(update={"budget": budget_s})})
@@ -155,7 +156,7 @@ def with_short_upkeep(settings: Config) -> Config:
 
 
 def write_result(settings: Config, merge: Merge) -> Merge:
-    """Merge, and write the result into the log's folder, for the daemon's metrics."""
+    """Return a merge that also writes its result into the log's folder, for the daemon's metrics."""
     folder = settings.log.folder
 
     def merge_and_write() -> MergeReport:
@@ -190,10 +191,10 @@ def write_result(settings: Config, merge: Merge) -> Merge:
 
 
 def notify_of_cuts(settings: Sequence[Config], merge: Callable[[], _Report], *, repeats: bool) -> Callable[[], _Report]:
-    """Merge, and send each published cut to the receivers in the settings that have `cut_published`.
+    """Return a merge that also sends each published cut to the receivers in the settings that have `cut_published`.
 
-    With `repeats` the latest cut is sent after the first merge, even if an earlier process published it: that one may
-    have ended before it was sent. A merge alone waits until it is sent, as long as the retries take.
+    With `repeats` the latest cut is sent after the first merge, even if an earlier process published it, because that
+    one may have ended before the cut was sent. A single merge waits until the cut is sent, as long as the retries take.
     """
     receivers = tuple(dict.fromkeys(one for config in settings for one in config.service.cut_receivers))
     if not receivers:
@@ -225,12 +226,12 @@ def _log_event(event: str, fields: Mapping[str, object]) -> None:
 
 
 def failure_text(error: Exception) -> str:
-    """Why a merge failed. The text of an error that is not cdcflow's may hold row values."""
+    """Return why a merge failed, without the text of an error that is not cdcflow's, which may hold row values."""
     return str(error).split("\n")[0] if isinstance(error, CdcflowError) else type(error).__name__
 
 
 def exclusion_reasons(tables: Iterable[TableMergeReport]) -> dict[str, str]:
-    """The tables that a merge excluded from its cut, each with the reason and what to do."""
+    """Return the tables that a merge excluded from its cut, each with the reason and what to do."""
     return {table.name: table.left_out for table in tables if table.left_out is not None}
 
 

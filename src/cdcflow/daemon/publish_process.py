@@ -43,10 +43,10 @@ class PublishingRun:
         self._publisher.stop()
 
     def run(self, *, once: bool, wait: bool) -> None:
-        """Publish until `stop`; `once`: until the current end of the log.
+        """Publish until `stop`; with `once`, until the current end of the log.
 
-        `wait` False: it ends if the log or the brokers cannot be reached at the first try. Raises whatever ends a
-        publisher permanently.
+        `wait` False: end if the log or the brokers cannot be reached at the first try. Raises whatever ends a publisher
+        permanently.
         """
         while True:
             publisher, config = self._publisher, self._config
@@ -64,7 +64,7 @@ class PublishingRun:
             wait = True  # the next one has been tried
 
     def hang_up(self) -> None:
-        """SIGHUP: read the settings file, and continue with its settings. Safe in a signal handler."""
+        """Handle SIGHUP: read the settings file, and continue with its settings. Safe in a signal handler."""
         threading.Thread(target=self._reload, name="reload", daemon=True).start()
 
     def _reload(self) -> None:

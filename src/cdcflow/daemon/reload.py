@@ -1,7 +1,8 @@
 """The settings of a running daemon: the settings in use, and how it reloads its file.
 
-What runs alongside the capture applies its settings at once, or refuses the whole file. What the capture reads and
-writes with is applied by its next attempt, or rejected for the previous settings; then what depends on it follows.
+The parts alongside the capture apply their settings at once, or refuse the whole file. Settings with which the capture
+reads and writes are applied by its next attempt, or rejected in favour of the previous ones; after that the parts that
+depend on them follow.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from cdcflow.errors import CdcflowError, ConfigurationError
 
 
 class Reloading:
-    """Reads the settings file again on request. Any thread may use it. `readers`: the capture's, as started."""
+    """Reads the settings file again on request. Any thread may use it. `readers`: those with which the capture was
+    started."""
 
     def __init__(
         self, file: Path, config: Config, capture: Capture, tell: OnEvent, readers: Readers | None = None
@@ -49,12 +51,13 @@ class Reloading:
         return known.get(self._capture.settings_number) or known[max(known)]
 
     def answer(self) -> dict[str, object]:
-        """The settings in use, for a caller that compares a file with them."""
+        """Return the settings in use, for a caller that compares a file with them."""
         number = self._capture.settings_number
         return {"file": str(self._file), "number": number, "settings": dict(self._current()[1])}
 
     def reload(self, wanted: str | None = None) -> dict[str, object]:
-        """Apply the file, and return what that does and the settings' number. `wanted`: only if this is its digest.
+        """Apply the file. Return the effects, and the number of the settings. `wanted`: apply the file only if this is
+        its digest.
 
         Raises:
             ConfigurationError: the file cannot be read, has a different digest, or has settings with which this log, or
@@ -89,7 +92,7 @@ class Reloading:
         return number
 
     def _follow_capture(self) -> None:
-        """The capture runs with other settings: apply them to what depends on it.
+        """Apply the settings with which the capture now runs to the parts that depend on them.
 
         In a thread, because it may take a while.
         """
@@ -103,7 +106,7 @@ class Reloading:
                 self._tell_refusal(error)
 
     def hang_up(self) -> None:
-        """SIGHUP: reload without a caller that waits for an answer. Safe in a signal handler."""
+        """Handle SIGHUP: reload without a caller that waits for an answer. Safe in a signal handler."""
         threading.Thread(target=self._reload_and_tell, name="reload", daemon=True).start()
 
     def _reload_and_tell(self) -> None:
@@ -130,7 +133,7 @@ def check(plan: Plan) -> None:
 
 
 def with_component_settings(before: Config, config: Config) -> Config:
-    """The previous settings, with those of what runs alongside the capture from `config`."""
+    """Return the previous settings with those of the parts alongside the capture from `config`."""
     log = before.log
     if isinstance(log, FileLog) and isinstance(config.log, FileLog):
         alongside = {name: getattr(config.log, name) for name in ("retention", "index", "compact")}
@@ -140,7 +143,8 @@ def with_component_settings(before: Config, config: Config) -> Config:
 
 
 def as_it_can(config: Config, before: Config) -> Config:
-    """The settings that this process can use: those that wait for a restart keep their previous values."""
+    """Return the settings that this process can use: `config`, but settings that wait for a restart keep their previous
+    values."""
     if not (isinstance(config.log, KafkaLog) and isinstance(before.log, KafkaLog)):
         return config
     kafka = config.log.kafka.model_copy(update={"work": before.log.kafka.work})
@@ -148,7 +152,7 @@ def as_it_can(config: Config, before: Config) -> Config:
 
 
 def _waiting(answer: Mapping[str, Any]) -> dict[str, object]:
-    """The settings that wait for a restart, for an event."""
+    """Return the settings that wait for a restart, for an event."""
     waiting = [change for change in answer["plan"]["settings"] if change["taken"] == "restart"]
     if not waiting:
         return {}

@@ -1,4 +1,5 @@
-"""What runs alongside a capture in its process, and is replaced during the capture when its settings change.
+"""The parts that run alongside a capture in its process, and are replaced during the capture when their settings
+change.
 
     other settings ──▶ what differs is prepared ──▶ all of it can run: the old ends, the new begins
                                 └─ some of it cannot: what was prepared ends, the old continues, the error is raised
@@ -18,15 +19,15 @@ from cdcflow.config import Config
 
 
 class Running(Protocol):
-    """A part with some settings: prepared, then begun, then ended. It may also be ended when only prepared."""
+    """A part under some settings: it is prepared, then begun, then ended. It may also be ended when only prepared."""
 
     def begin(self) -> None:
-        """Do the work; its predecessor has been stopped."""
+        """Begin to work; the predecessor has been stopped."""
 
     def end(self, *, wait: bool) -> None:
-        """End, and with `wait` return when it has ended.
+        """End, and with `wait` return only when it has ended.
 
-        Without it: the request for other settings may be answered by this very part.
+        Without `wait`, the request for other settings may be one that this very part answers.
         """
 
 
@@ -34,20 +35,20 @@ class Component(Protocol):
     """Something that runs alongside the capture."""
 
     def made_of(self, config: Config) -> object:
-        """The settings that it depends on; it is replaced when this value changes."""
+        """Return the settings that the part depends on. The part is replaced when this value changes."""
 
     def prepare(self, config: Config) -> Running | None:
-        """Create it for these settings; None if they need none.
+        """Create the part for these settings; `None` if they need none.
 
         Raises:
-            CdcflowError: it cannot run with them.
+            CdcflowError: the part cannot run with them.
         """
 
 
 class RunningComponents:
     """The parts alongside one capture. Any thread may call `use`; call `close` when the capture has ended.
 
-    `of_standby`: those that a standby has as well; all others run only while the daemon is active.
+    `of_standby`: the parts that a standby has as well; all others run only while the daemon is active.
     """
 
     def __init__(self, parts: Sequence[Component], of_standby: Collection[Component] = ()) -> None:
@@ -64,7 +65,7 @@ class RunningComponents:
         self.close()
 
     def use(self, config: Config) -> None:
-        """Apply these settings: all that they change, or nothing of it.
+        """Apply these settings to all parts, or to none.
 
         Raises:
             CdcflowError: a part cannot run with them; those that ran continue.
@@ -92,7 +93,8 @@ class RunningComponents:
         return prepared
 
     def set_active(self, active: bool, config: Config) -> None:
-        """Begin what only an active daemon has, with these settings; or end it, and return when it has ended.
+        """Begin the parts that only an active daemon has, with these settings; or end them, and return when they have
+        ended.
 
         Raises:
             CdcflowError: as `use`.
@@ -107,7 +109,7 @@ class RunningComponents:
         return self._is_active or number in self._of_standby
 
     def close(self) -> None:
-        """End all of them, the last one first."""
+        """End all parts, the last one first."""
         with self._lock:
             running = [self._running[number][1] for number in sorted(self._running)]
             self._running = {}

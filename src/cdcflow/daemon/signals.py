@@ -1,4 +1,4 @@
-"""Signals of a long-running command: a stop at the next cut, an immediate end, a reload of the settings file."""
+"""Handle signals of a long-running command: stop at the next cut, end immediately, reload the settings file."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ def obeying_signals(
     is_starting: Callable[[], bool] = lambda: False,
     hang_up: Callable[[], None] | None = None,
 ) -> Iterator[None]:
-    """SIGTERM and SIGINT request a stop at a cut; a second one, or ten seconds, end the process at once.
-
-    SIGHUP calls `hang_up`.
+    """Handle signals during the block: SIGTERM and SIGINT call `stop`, which stops at a cut; a second one, or ten
+    seconds, end the process at once. SIGHUP calls `hang_up`.
 
     Ending at once is safe: what was not durable counts as never read, exactly as after a crash. While `is_starting`,
     two seconds are enough, and the exit code is 0.
@@ -58,10 +57,11 @@ def obeying_signals(
 
 
 def wait_for(event: threading.Event, seconds: float | None = None) -> bool:
-    """Wait in the main thread (None: indefinitely), and handle signals; return whether the event was set.
+    """Wait for an event in the main thread (`None`: indefinitely), and handle signals. Return whether the event was
+    set.
 
-    In slices: a signal that arrives just before the thread sleeps does not wake it, and Python would handle it only
-    when something else does.
+    It waits in slices: a signal that arrives just before the thread sleeps does not wake it, and Python would handle
+    the signal only when something else does.
     """
     until = None if seconds is None else time.monotonic() + seconds
     while not event.is_set():
@@ -87,7 +87,7 @@ def again_and_again(act: Callable[[], None], pause_s: float) -> None:
 
 @contextlib.contextmanager
 def stopping() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set."""
+    """Yield an event that SIGTERM and SIGINT set."""
     stop = threading.Event()
 
     def obey(number: int, frame: FrameType | None) -> None:

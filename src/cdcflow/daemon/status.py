@@ -1,8 +1,8 @@
-"""A capture's status, with the source's view, and the surroundings of the daemon.
+"""The status of a capture, with the source's view, and the surroundings of the daemon.
 
-What was known before an outage stays in the status during it: the log's position, how much the source retains. The lag
-in seconds keeps growing during it, so that an alert on it fires. The source is queried in a separate thread: one that
-does not answer must not delay a scrape.
+Facts that were known before an outage stay in the status during it: the log's position, how much the source retains.
+The lag in seconds keeps growing during it, so that an alert on it fires. The source is queried in a separate thread:
+one that does not answer must not delay a scrape.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ ANSWER_WITHIN_S = 1.0
 class Watch:
     """The capture's status, with how far the source is ahead. Any thread may call it.
 
-    `in_use` returns the settings, if they may change; `merging` what the merge process does, if there is one;
-    `delivering` the same for the delivery process of each target; `budget` what was measured of the log's budget,
-    if the settings have one.
+    `in_use` returns the settings, if they may change; `merging` the state of the merge process, if there is one;
+    `delivering` that of the delivery process of each target; `budget` the last measurement of the log's budget, if the
+    settings have one.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Watch:
         self._moved_at = time.monotonic()
 
     def status(self, *, at_most_old_s: float = 2.0) -> dict[str, Any]:
-        """The status; the source is queried again if its last answer is older than `at_most_old_s`."""
+        """Return the status; the source is queried again if its last answer is older than `at_most_old_s`."""
         status = self._of_capture()
         self._note_position(status.get("position"))
         self._ask_source(at_most_old_s)
@@ -101,13 +101,13 @@ class Watch:
         return status
 
     def tables_in_log(self) -> Mapping[str, Mapping[str, Any]]:
-        """The tables' entries in the log, before this process captures anything."""
+        """Return the tables' entries in the log, before this process captures anything."""
         found: Any = self._from_log().get("tables", {})
         self._in_log = None  # the capture continues it
         return dict(found)
 
     def _from_log(self) -> dict[str, object]:
-        """The log's status, if this process has not begun to capture yet."""
+        """Return the log's status, if this process has not begun to capture yet."""
         if self._in_log is None:
             self._in_log = {}
             with contextlib.suppress(CdcflowError, OSError):
@@ -181,7 +181,7 @@ class Watch:
 
 
 def merge_status(merged: Mapping[str, Any], durable_offset: object) -> dict[str, Any]:
-    """The result of the last merge, and how many rows the log has that its cut does not show."""
+    """Return the result of the last merge, and how many rows the log has that the merge's cut does not show."""
     offset = merged.get("offset")
     if isinstance(offset, int) and isinstance(durable_offset, int):
         return {**merged, "behind_rows": max(0, durable_offset - offset)}
@@ -191,8 +191,8 @@ def merge_status(merged: Mapping[str, Any], durable_offset: object) -> dict[str,
 def targets_status(
     config: Config, durable_offset: object, processes: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Each target of the settings: the result of the last delivery that this machine knows of, how many rows the log
-    has after it, and what its delivery process does, if this daemon delivers to it.
+    """Return, for each target of the settings, the result of the last delivery that this machine knows of, how many
+    rows the log has after it, and the state of the target's delivery process, if this daemon delivers to it.
 
     `is_failing`: the last delivery failed, or its process did since. Nothing is known of a target to which only another
     machine delivers.
@@ -212,10 +212,10 @@ def targets_status(
 
 
 def verified_of(status: Mapping[str, Any], table: str) -> dict[str, Any]:
-    """The results of comparisons of a table.
+    """Return the results of comparisons of a table.
 
-    `verified_at`: the oldest time of those with log and tables (None: never found equal), `different`: how many of its
-    keys are known to differ, `not_compared`: the columns that the copy did not have.
+    `verified_at`: the older one of the times when log and tables were last found equal (`None`: one never was);
+    `different`: how many of its keys are known to differ; `not_compared`: the columns that the copy did not have.
     """
     known = (status.get("verified") or {}).get(table, {}).values()
     times = [one["at"] for one in known if "at" in one]
@@ -227,7 +227,7 @@ def verified_of(status: Mapping[str, Any], table: str) -> dict[str, Any]:
 
 
 def in_log(checkpoint: Checkpoint) -> dict[str, object]:
-    """A log's status, with the names of a running capture's status."""
+    """Return a log's status, with the field names of a running capture's status."""
     return {
         "epoch": checkpoint.epoch,
         "cut": checkpoint.cut,
@@ -239,7 +239,7 @@ def in_log(checkpoint: Checkpoint) -> dict[str, object]:
 
 
 def broken_contracts(config: Config) -> dict[str, str] | None:
-    """The contracts that schemas in the log break, by table; None if the log cannot be read, which has its own
+    """Return the contracts that schemas in the log break, by table; `None` if the log cannot be read, which has its own
     line."""
     try:
         return wiring.schema_breaks(config)
@@ -248,7 +248,7 @@ def broken_contracts(config: Config) -> dict[str, str] | None:
 
 
 def known_log_id(config: Config) -> str:
-    """The log's id; "" if there is no log, or it cannot be read."""
+    """Return the log's id; "" if there is no log, or it cannot be read."""
     try:
         return wiring.log_id(config)
     except CdcflowError:
@@ -256,7 +256,7 @@ def known_log_id(config: Config) -> str:
 
 
 def source_status(config: Config, position: object, log_id: str) -> dict[str, object]:
-    """The source's own status: lag and retained log, or why it cannot be queried."""
+    """Return the source's own status: lag and retained log, or why it cannot be queried."""
     try:
         source = wiring.open_source(config)
         try:
@@ -274,10 +274,11 @@ def source_status(config: Config, position: object, log_id: str) -> dict[str, ob
 
 
 def lag_seconds(status: Mapping[str, Any], still_s: float) -> float | None:
-    """The lag: since the latest change's commit time while the source is ahead, otherwise since the last movement.
+    """Return the lag: while the source is ahead, the time since the latest change's commit; otherwise the time since
+    the position last moved.
 
     Heartbeats move the position while nothing else happens. A source that never answered, or a log that nothing is
-    captured into, lags for as long as that has been so.
+    captured into, lags for as long as that has been the case.
     """
     ahead, clock = status.get("lag_bytes"), status.get("commit_clock")
     if not isinstance(ahead, int):

@@ -1,10 +1,10 @@
-"""What every supervised process of a daemon is: its lines to the daemon, its priority, and its end.
+"""The parts of every supervised process of a daemon: its lines to the daemon, its priority, and its end.
 
     cdcflow run ── stdin: its settings in one line, then a line for each new segment ──▶ this process
                 ◀─ stdout: what this process does, one JSON object per line ─────────
 
-Settings and what they contain never appear in arguments or in the environment. What libraries print goes to stderr, so
-that stdout holds nothing but these objects:
+Settings and what they contain never appear in arguments or in the environment. The output of libraries goes to stderr,
+so that stdout holds nothing but these objects:
 
     {"beat": true}                        every two seconds, from a thread that does nothing else
     {"state": "merging", "table": …}      what it does from now on
@@ -39,9 +39,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Stopped(BaseException):
-    """Work that ends before its next table, because the process has been asked to stop.
+    """Raised to end work before its next table, because the process has been asked to stop.
 
-    No error: work on many tables excludes one that ends with an error, and continues.
+    It is not a subclass of Exception: work on many tables excludes a table that ends with an error, and continues.
     """
 
 
@@ -84,7 +84,7 @@ def run_supervised(work: Work, routine: Collection[str] = ()) -> None:
 
 
 def attempt(act: Callable[[], None], failed: Callable[[Exception], None]) -> int | None:
-    """Do the work once, and report its failure. Return the exit code if the process must end; otherwise None."""
+    """Do the work once, and report its failure. Return the exit code if the process must end, otherwise `None`."""
     from cdcflow.config.places import naming_paths
     from cdcflow.daemon.exit_codes import exit_code
     from cdcflow.errors import SinkUnavailable, SourceUnavailable
@@ -103,8 +103,8 @@ def attempt(act: Callable[[], None], failed: Callable[[Exception], None]) -> int
 
 
 def lower_priority() -> None:
-    """Let the capture, and whatever else this machine does, go first, and the kernel end this process first when memory
-    runs out."""
+    """Give this process a lower priority than the capture and the other processes of this machine, and make the kernel
+    end it first when memory runs out."""
     with contextlib.suppress(OSError):
         os.nice(NICENESS)
     for path, value in (("/proc/self/autogroup", str(NICENESS)), ("/proc/self/oom_score_adj", "500")):
@@ -117,7 +117,8 @@ def lower_priority() -> None:
 
 
 def failure_fields(error: Exception) -> dict[str, object]:
-    """Why the work ended. Of an error that is not cdcflow's only the type: its text may hold a row's values."""
+    """Return why the work ended. For an error that is not cdcflow's only the type is included: its text may hold a
+    row's values."""
     from cdcflow.errors import CdcflowError
 
     found: dict[str, object] = {"kind": type(error).__name__}
@@ -127,7 +128,7 @@ def failure_fields(error: Exception) -> dict[str, object]:
 
 
 def _report_events(reports: Reports, routine: Collection[str]) -> None:
-    """Send what cdcflow logs to the daemon, which writes it with its own events."""
+    """Send the events that cdcflow logs to the daemon, which writes them with its own."""
     import structlog
 
     sent: dict[str, float] = {}
@@ -152,14 +153,15 @@ def _beat(reports: Reports) -> None:
 
 
 def end_with_parent() -> None:
-    """Have the kernel end this process with its parent, also while it is stopped."""
+    """Make the kernel end this process with its parent, also while it is stopped."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _follow_daemon(stream: RawIOBase, news: threading.Event) -> None:
-    """Pass on news, and end this process, with Spark if it runs, when the daemon has ended, however that happened."""
+    """Pass on news from the daemon. When the daemon has ended, however that happened, end this process, and Spark if it
+    runs."""
     while stream.readline():
         news.set()
     os.killpg(0, signal.SIGKILL)

@@ -1,10 +1,11 @@
-"""Work that a daemon has done by a separate process, which it starts, watches and starts again.
+"""Work that a separate process does for a daemon, which starts it, watches it and starts it again.
 
     component ──▶ Supervisor (a thread) ──▶ the process (`supervised_process`) ──▶ what that starts, such as Java
 
-Such work must never stop or slow the capture, so it shares nothing with it but the machine, and there it comes last.
-The supervisor ends a process that has too much memory, sends nothing, or makes no progress, and starts the next one,
-after pauses that grow while it fails again and again. Whatever a process left unfinished, the next one finishes.
+Such work must never stop or slow the capture, so it shares nothing with it but the machine, where it has the lowest
+priority. The supervisor ends a process that has too much memory, sends nothing, or makes no progress, and starts the
+next one, after pauses that grow while it fails again and again. Work that a process left unfinished is finished by the
+next one.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ Cause = Literal["failed", "killed", "memory", "silent", "stuck"]
 
 @dataclass(frozen=True, slots=True)
 class SupervisedWork:
-    """What a supervised process does, as far as its supervisor must know.
+    """The facts about a supervised process that its supervisor needs.
 
     `name`: the work in events and reasons. `command` starts the process, and `first_line` is the first line that it
-    gets. `busy`: the states in which it must make progress. `memory_remedy`, `stuck_remedy`: what helps if it had too
+    gets. `busy`: the states in which it must make progress. `memory_remedy`, `stuck_remedy`: the remedies if it had too
     much memory, or made no progress. `about`: fields of each of its events.
     """
 
@@ -65,7 +66,8 @@ class SupervisedWork:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Why a process ended; `kind` is an error's, and `reason` None if only its kind may be shown."""
+    """The end of a process and its reason. `kind` is an error's, and `reason` is `None` if only its kind may be
+    shown."""
 
     cause: Cause
     reason: str | None
@@ -75,10 +77,10 @@ class _End:
 
 @dataclass(slots=True)
 class _Watched:
-    """What is known of one process. Times are monotonic.
+    """The observations of one process. Times are monotonic.
 
-    `heard_at`: when it last sent anything; `moved_at`: anything but a beat. `is_notified`: it knows of all news so far.
-    `end`: None while it may continue.
+    `heard_at`: when it last sent anything; `moved_at`: when it last sent anything but a beat. `is_notified`: it knows
+    of all news so far. `end`: `None` while it may continue.
     """
 
     process: ChildProcess
@@ -95,11 +97,11 @@ class _Watched:
 class Supervisor(ABC):
     """Runs one process after another for the same work, in a thread.
 
-    `begin`, `end` and `status` are for the daemon; a subclass decides what lines of success mean.
+    `begin`, `end` and `status` are for the daemon; a subclass interprets the lines that report success.
     """
 
     def __init__(self, work: SupervisedWork, tell: OnEvent, ends: Counter[Cause]) -> None:
-        """`ends` counts, over all supervisors of this work in the daemon."""
+        """`ends` counts the ends of processes, by cause, over all supervisors of this work in the daemon."""
         self._work = work
         self._tell_event = tell
         self._patience_s = self._shortest_s = max(PATIENCE_MIN_S, work.progress_timeout_s)
@@ -116,11 +118,11 @@ class Supervisor(ABC):
 
     @abstractmethod
     def _take_line(self, line: Mapping[str, Any]) -> bool:
-        """Take one line of the process; return whether it reports that the work was done."""
+        """Handle one line of the process. Return whether it reports that the work was done."""
 
     @abstractmethod
     def _write_failure(self, reason: str) -> None:
-        """The process was ended, for this reason: write it where other processes find it."""
+        """Store the reason why the supervisor ended the process, where other processes find it."""
 
     # ── for the daemon ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -141,7 +143,7 @@ class Supervisor(ABC):
             self.join()
 
     def stop_soon(self, within_s: float) -> None:
-        """Have the work end at its next commit, and end the process after this time. Safe in a signal handler."""
+        """Make the work end at its next commit, and end the process after this time. Safe in a signal handler."""
         by = time.monotonic() + within_s
         self._end_by = by if self._end_by is None else min(by, self._end_by)
         self._waker.wake()
@@ -155,8 +157,9 @@ class Supervisor(ABC):
         self._thread.join()
 
     def status(self) -> dict[str, Any]:
-        """`state`: starting, restarting, or one that the process reports. `failing`: None since the work last
-        succeeded. `ends`: how many processes ended by themselves or were ended, by cause."""
+        """Return the status. `state`: starting, restarting, or one that the process reports. `failing`: `None` if the
+        work has not failed since it last succeeded. `ends`: how many processes ended by themselves or were ended, by
+        cause."""
         return {
             "memory_bytes_max": self._work.memory_bytes_max,
             "progress_timeout_seconds": self._patience_s,
@@ -190,7 +193,7 @@ class Supervisor(ABC):
             self._report_end(end, min(PAUSE_MAX_S, 2.0 ** (failures - 1)))
 
     def _run_process(self) -> _End:
-        """Start a process, and watch it until it has ended. Return why it did."""
+        """Start a process, and watch it until it has ended. Return its end with the reason."""
         with ChildProcess(self._work.command) as process:
             process.send(self._work.first_line)
             life = _Watched(process, (process.pid,))
@@ -213,7 +216,7 @@ class Supervisor(ABC):
         return life.end or _end_of(life, code)
 
     def _next(self, process: ChildProcess) -> list[bytes] | None:
-        """What the process has sent, after a short wait; None if it has ended."""
+        """Return the lines that the process has sent, after a short wait; `None` if it has ended."""
         self._waker.wait(process.output, POLL_EVERY_S)
         return process.lines()
 
@@ -285,7 +288,7 @@ _NUMBER = re.compile(r"[0-9a-f]*[0-9][0-9a-f.,:-]*")
 
 
 def _end_of(life: _Watched, code: int) -> _End:
-    """Why a process ended by itself."""
+    """Return the end of a process that ended by itself, with the reason."""
     if code > 0 and (failure := life.failure) is not None:
         return _End("failed", failure.get("reason"), failure.get("remedy"), failure.get("kind"))
     if code > 0:
@@ -296,7 +299,8 @@ def _end_of(life: _Watched, code: int) -> _End:
 
 
 def gist(reason: str | None) -> str | None:
-    """A reason without its numbers: names of files with random parts, ages, counts. They differ each time."""
+    """Return a reason without its numbers (names of files with random parts, ages, counts), because they differ each
+    time."""
     return None if reason is None else _NUMBER.sub("#", reason)
 
 

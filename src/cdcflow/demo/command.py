@@ -150,7 +150,7 @@ def demo(
 
 
 def _summary(outcome: DemoOutcome, source: SourceName, table_format: TableFormat) -> list[str]:
-    """What the demo has shown, in three sentences."""
+    """Return what the demo has shown, in three sentences."""
     changes = sum(n for kind, n in outcome.transactions_written.items() if kind != "rolled back")
     loaded, equal = sum(outcome.rows_loaded.values()), sum(v.source.rows for v in outcome.verdicts)
     return [
@@ -164,7 +164,7 @@ def _summary(outcome: DemoOutcome, source: SourceName, table_format: TableFormat
 
 
 def _program(name: str) -> str:
-    """How to call a program of this installation: by its name alone only if the shell finds this one."""
+    """Return how to call a program of this installation: by its name alone only if the shell finds this one."""
     ours = Path(sys.executable).parent / name
     found = shutil.which(name)
     if found is not None and Path(found).absolute() == ours.absolute():

@@ -1,4 +1,4 @@
-"""What the demo needs of a database, whichever it is. The modules `postgres` and `mysql` implement it."""
+"""The interface that the demo needs of a database, whichever it is. The modules `postgres` and `mysql` implement it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Digest:
 
 
 class Undone(Exception):
-    """Raised inside `Session.transaction`: what was done in it is rolled back, and no error is left."""
+    """Raised inside `DemoSession.transaction` to roll the transaction back. The error does not leave the block."""
 
 
 class StatementResult(Protocol):
@@ -41,14 +41,14 @@ class DemoSession(Protocol):
     def execute(self, statement: str, values: Iterable[object] = ()) -> StatementResult: ...
 
     def transaction(self) -> AbstractContextManager[None]:
-        """A transaction, or a savepoint inside of one."""
+        """Return a transaction, or a savepoint inside of one."""
         ...
 
     def close(self) -> None: ...
 
 
 class DemoSource(Protocol):
-    """A server of the demo's own. A context manager: it runs inside."""
+    """A server of the demo. A context manager: the server runs inside the block."""
 
     name: str
     schema: str
@@ -67,11 +67,11 @@ class DemoSource(Protocol):
         ...
 
     def settings(self) -> Sequence[str]:
-        """The lines of `source:` in the settings file, without those of the backfill."""
+        """Return the lines of `source:` in the settings file, without those of the backfill."""
         ...
 
     def end(self) -> str:
-        """The current end of its log."""
+        """Return the current end of the server's log."""
         ...
 
     def has_reached(self, position: object, end: str) -> bool:
@@ -83,5 +83,5 @@ class DemoSource(Protocol):
     def columns(self, table: str) -> Columns: ...
 
     def digest(self, table: str, columns: Columns) -> Digest:
-        """The table's digest as the server computes it."""
+        """Return the table's digest as the server computes it."""
         ...

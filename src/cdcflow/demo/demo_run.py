@@ -194,7 +194,7 @@ class DemoRun:
         self._wait(lambda s: self._log.sealed_offset() >= s.get("durable_offset", 0), "the log to be sealed")
 
     def _verify(self) -> None:
-        """Do what `cdcflow verify` does, while the daemon runs."""
+        """Run `cdcflow verify` while the daemon runs, and check the result."""
         from cdcflow import wiring
 
         self._screen.step("`cdcflow verify` compares the source with the tables, while the daemon runs")
@@ -213,7 +213,7 @@ class DemoRun:
         self._screen.finish_step(f"SIGTERM: the daemon stopped at a cut in {self.outcome.stop_seconds:.1f} s")
 
     def _read_merged(self, engine: engines.DemoEngine, name: str) -> Mapping[str, Any]:
-        """The tables of the published cut, once the daemon has merged all that is sealed now."""
+        """Return the tables of the published cut, once the daemon has merged everything that is sealed now."""
         self._screen.step(name)
         sealed, began = self._log.sealed_offset(), time.monotonic()
         status = self._wait(
@@ -236,7 +236,7 @@ class DemoRun:
         return f"{self._source.schema}.{table}"
 
     def _read_share(self, status: Mapping[str, Any]) -> float:
-        """The fraction of the flights that is read, from 0 to 1."""
+        """Return the fraction of the flights that is read, from 0 to 1."""
         fields = _tables(status).get(self._qualified_name("flights"), {})
         if not fields.get("units"):
             return 0.0
@@ -290,14 +290,14 @@ class DemoRun:
             thread.join()
 
     def _sealed_tables_are_done(self) -> bool:
-        """Whether what a merge would read has every table as done."""
+        """Return whether every table is done in the sealed part of the log, which a merge would read."""
         progress = self._log.progress()
         states = {name: fields["state"] for name, fields in progress.get("tables", {}).items()}
         return all(states.get(self._qualified_name(table)) == "done" for table in flights.TABLES)
 
 
 class Unexpected(Exception):
-    """Something in the demo did not go as it should."""
+    """The error when a step of the demo does not go as it should."""
 
 
 class Children:
@@ -318,9 +318,10 @@ class Children:
         self._watch(self._daemon.pid)
 
     def _watch(self, pid: int) -> None:
-        """If this process is killed, the daemon must end too, or it would never stop trying to reach its server.
+        """Start a shell that ends the daemon if this process is killed. Otherwise the daemon would never stop trying to
+        reach its server.
 
-        A shell that reads from a pipe which only this process holds kills it then.
+        The shell reads from a pipe that only this process holds, and kills the daemon when the pipe closes.
         """
         self._watcher = subprocess.Popen(  # noqa: S603 - fixed program
             ["/bin/sh", "-c", f'read -r word; [ -n "$word" ] || kill -KILL {pid}'],
@@ -349,7 +350,7 @@ class Children:
                 raise Unexpected(f"the {name} ended by itself with {process.returncode}; the end of its log:\n{tail}")
 
     def writer_transactions(self) -> dict[str, int]:
-        """The writer's transactions by kind, as it last reported."""
+        """Return the writer's transactions by kind, as it last reported."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             counts = json.loads((self._directory / "writer.log").read_text().splitlines()[-1])
             return {str(kind): int(count) for kind, count in counts.items()}
@@ -387,7 +388,7 @@ class Children:
         return self.writer_transactions()
 
     def end(self) -> None:
-        """End what still runs, at once."""
+        """End the processes that still run, at once."""
         self._unwatch()
         for process in (self._writer, self._daemon):
             if process is not None:
@@ -404,7 +405,7 @@ def settings(
     engine: str,
     warehouse: Sequence[str] = ("warehouse: ./warehouse",),
 ) -> str:
-    """The demo's cdcflow.yaml: an ordinary one, with a rate limit so that the backfill can be watched."""
+    """Return the demo's cdcflow.yaml: an ordinary one, with a rate limit so that the backfill can be watched."""
     chosen = "auto" if engine == "spark" else engine
     source_lines, log_lines, warehouse_lines = (
         "\n".join(f"  {line}" for line in lines) for lines in (source, log, warehouse)
@@ -428,7 +429,7 @@ merge:
 
 
 def _merged_offset(status: Mapping[str, Any]) -> int:
-    """The last offset that the tables have; -1 before the first merge."""
+    """Return the last offset that the tables have; -1 before the first merge."""
     return int((status.get("merge") or {}).get("offset", -1))
 
 
@@ -448,7 +449,7 @@ def _state(status: Mapping[str, Any], table: str) -> str:
 
 
 def new_directory(given: Path | None) -> Path:
-    """The directory that the demo leaves: a new or an empty one.
+    """Return the directory that the demo leaves: a new or an empty one.
 
     Raises:
         ConfigurationError: it is not empty.

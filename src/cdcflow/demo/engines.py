@@ -1,4 +1,4 @@
-"""What reads the demo's tables back: Spark, or the engine without it.
+"""The engines that read the demo's tables back: Spark, or the engine without it.
 
 The local one's proof is plain Python over Arrow's values: it shares no code with the engine that made the tables.
 """
@@ -38,15 +38,16 @@ class DemoEngine(Protocol):
     name: str
 
     def cut(self) -> Mapping[str, Any]:
-        """The tables of the published cut, by table name, in this engine's form."""
+        """Return the tables of the published cut, by table name, in this engine's form."""
         ...
 
     def orphans(self, cut: Mapping[str, Any], schema: str) -> dict[str, int]:
-        """Rows of the cut with a dangling reference: the writer commits a flight with its plane and airline."""
+        """Return the number of rows of the cut with a dangling reference: the writer commits a flight with its plane
+        and airline."""
         ...
 
     def digest(self, table: Any, columns: Sequence[tuple[str, str]]) -> Digest:
-        """Rows and content hash of a table, as `proof` describes."""
+        """Return rows and content hash of a table, as `proof` describes."""
         ...
 
     def stop(self) -> None: ...
@@ -128,7 +129,7 @@ class Local:
 def demo_engine(
     kind: EngineKind, directory: Path, log: logs.DemoLog, table_format: str, *, in_store: bool
 ) -> DemoEngine:
-    """The engine, which finds the tables by the demo's settings; Spark begins to start."""
+    """Return the engine, which finds the tables by the demo's settings; Spark begins to start."""
     return Spark(directory, log, table_format, in_store) if kind == "spark" else Local(directory)
 
 
@@ -169,7 +170,7 @@ def _float_text(value: float) -> str:
 
 
 def _start_spark(log: Path, kafka: bool, table_format: str, in_store: bool) -> SparkSession:
-    """A Spark session whose Java process writes its warnings into `log` instead of to the terminal."""
+    """Return a Spark session whose Java process writes its warnings into `log` instead of to the terminal."""
     from cdcflow.spark.session import session
 
     with log.open("ab") as file:

@@ -19,7 +19,8 @@ REMARK_CHARACTERS = 8192
 
 @contextmanager
 def csv(table: str) -> Iterator[IO[bytes]]:
-    """The table's CSV inside the package. The package itself is not imported: it would read everything at once."""
+    """Yield the table's CSV inside the package. The package itself is not imported: it would read everything at
+    once."""
     folder = _folder()
     plain, packed = folder / f"{table}.csv", folder / f"{table}.csv.zip"
     if plain.exists():

@@ -1,4 +1,4 @@
-"""Where the demo's log is: in a folder, or in Kafka on a broker that the demo starts itself."""
+"""The log of the demo: in a folder, or in Kafka on a broker that the demo starts itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOPIC = "demo-log"
 
 
 class DemoLog(Protocol):
-    """The demo's log. A context manager: inside it can be written."""
+    """The demo's log. A context manager: the log can be written inside the block."""
 
     name: str
     folder: Path
@@ -25,15 +25,15 @@ class DemoLog(Protocol):
     def __exit__(self, *error: object) -> None: ...
 
     def settings(self) -> list[str]:
-        """The part of the settings below `log:`."""
+        """Return the part of the settings below `log:`."""
         ...
 
     def progress(self) -> Mapping[str, Any]:
-        """The backfill progress that a merge would see now."""
+        """Return the backfill progress that a merge would see now."""
         ...
 
     def sealed_offset(self) -> int:
-        """The offset up to which a merge would see the log."""
+        """Return the offset up to which a merge would see the log."""
         ...
 
 
@@ -56,7 +56,7 @@ class Folder:
         return ["path: ./log", "seal: {bytes_max: 64MiB, age_max: 3s}"]
 
     def progress(self) -> Mapping[str, Any]:
-        """A merge reads sealed segments: the progress in the latest one's checkpoint."""
+        """Return the progress in the latest segment's checkpoint: a merge reads sealed segments."""
         segments = list_segments(self.folder)
         found: Any = segments[-1].checkpoint["progress"] if segments else {}  # Any: JSON
         return dict(found)
@@ -96,7 +96,7 @@ class DemoTopic:
         return ["kafka:", f"  brokers: {self._address}", f"  topic: {TOPIC}", "  work: ./work"]
 
     def progress(self) -> Mapping[str, Any]:
-        """A merge seals all that is committed."""
+        """Return the progress in the latest committed checkpoint: a merge seals all that is committed."""
         from cdcflow import wiring
 
         return wiring.log_reader(load(self._directory / "cdcflow.yaml")).newest_checkpoint().progress
@@ -108,5 +108,5 @@ class DemoTopic:
 
 
 def demo_log(kind: LogKind, directory: Path) -> DemoLog:
-    """The demo's log of this kind; nothing is started yet."""
+    """Return the demo's log of this kind; nothing is started yet."""
     return Folder(directory) if kind == "files" else DemoTopic(directory)

@@ -130,7 +130,7 @@ def _pieces(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _lsn(text: object) -> int:
-    """A PostgreSQL log position as a number; 0 for none."""
+    """Return a PostgreSQL log position as a number; 0 for none."""
     high, _, low = str(text or "0/0").partition("/")
     return (int(high, 16) << 32) + int(low, 16)
 

@@ -1,4 +1,4 @@
-"""Do source and target hold the same rows? Row count and content hash, computed by each engine from its own table.
+"""Compare source and target: row count and content hash, computed by each engine from its own table.
 
 Both sides write every row as one canonical text, take its SHA-256, and add up two 60-bit numbers of it over all rows. A
 sum does not depend on the order of rows and, unlike XOR, detects a duplicated row. Canonical means: every value with
@@ -77,7 +77,7 @@ def columns_of(connection: Connection, table: str) -> list[tuple[str, str]]:
 
 
 def source_digest(connection: Connection, table: str, columns: Sequence[tuple[str, str]]) -> Digest:
-    """The digest as PostgreSQL computes it."""
+    """Return the digest as PostgreSQL computes it."""
     query = sql.SQL(
         "SELECT count(*), coalesce(sum(('x' || substr(h, 1, 15))::bit(60)::bigint), 0),"
         " coalesce(sum(('x' || substr(h, 16, 15))::bit(60)::bigint), 0)"
@@ -90,7 +90,7 @@ def source_digest(connection: Connection, table: str, columns: Sequence[tuple[st
 
 
 def target_digest(frame: DataFrame, columns: Sequence[tuple[str, str]]) -> Digest:
-    """The digest as Spark computes it."""
+    """Return the digest as Spark computes it."""
     row = (
         target_hashes(frame, columns)
         .selectExpr(
@@ -109,7 +109,8 @@ def target_hashes(frame: DataFrame, columns: Sequence[tuple[str, str]]) -> DataF
 
 
 def in_mysql(table: str, columns: Columns) -> str:
-    """The query with which MySQL or MariaDB computes a table's digest: rows, and the two sums. For a UTC session."""
+    """Return the query with which MySQL or MariaDB computes a table's digest: rows, and the two sums. For a UTC
+    session."""
     quoted = [(_quote(name, "`"), kind) for name, kind in columns]
     texts = ", ".join(_with_length(column, _mysql_text(column, kind), "char_length") for column, kind in quoted)
     first, second = (f"coalesce(sum(cast(conv(substr(h, {at}, 15), 16, 10) AS unsigned)), 0)" for at in (1, 16))
@@ -209,7 +210,7 @@ def _spark_text(column: str, kind: str) -> str:
 
 
 def _float_parts(size: str, split: str) -> tuple[str, str, str]:
-    """The whole part of a non-negative float, 40 bits of its fraction, and 40 more.
+    """Return the whole part of a non-negative float, 40 bits of its fraction, and 40 more.
 
     Every step is exact: a multiplication by a power of two, and a subtraction of the part above the point.
     """

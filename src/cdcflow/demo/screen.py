@@ -56,7 +56,7 @@ class Screen:
         self._over.set()
 
     def step(self, text: str) -> None:
-        """A step begins."""
+        """Begin a step."""
         with self._lock:
             self._now, self._now_since = text, time.monotonic()
             self._step = min(self._step + 1, self._steps)
@@ -64,7 +64,7 @@ class Screen:
                 self._say(f"… {text}")
 
     def finish_step(self, text: str) -> None:
-        """A step is done; the text stays on the screen."""
+        """End the current step; the text stays on the screen."""
         with self._lock:
             self._now = ""
             self._say(f"✓ {text}")
@@ -88,7 +88,7 @@ class Screen:
         self._console.print(f"{self._said_at - self._began:6.1f} s {text}", markup=False)
 
     def _remind(self) -> None:
-        """Without a terminal: name the current step again."""
+        """Print the current step again, if there is no terminal."""
         while not self._over.wait(0.5):
             with self._lock:
                 if self._now and time.monotonic() - self._said_at > LINE_EVERY_S:
@@ -126,7 +126,7 @@ class Screen:
         return Group(*parts)
 
     def _progress(self) -> str:
-        """A bar of all steps, and the current one with its seconds."""
+        """Return a bar of all steps, and the current one with its seconds."""
         now = time.monotonic()
         filled = BAR_WIDTH * max(0, self._step - 1) // self._steps if self._steps else 0
         step = f"step {self._step} of {self._steps}: {self._now}" if self._now else ""

@@ -8,7 +8,7 @@ from cdcflow.demo.databases import DemoSession, DemoSource, Kind
 
 
 def demo_source(kind: Kind) -> DemoSource:
-    """A server of this kind, not started yet."""
+    """Return a server of this kind, not started yet."""
     if kind == "postgres":
         from cdcflow.demo.postgres import Postgres
 
@@ -19,7 +19,7 @@ def demo_source(kind: Kind) -> DemoSource:
 
 
 def session(url: str, password: str | None = None) -> DemoSession:
-    """A session of the writer."""
+    """Return a session of the writer."""
     if url.startswith("postgres"):
         from cdcflow.demo.postgres import PostgresSession
 

@@ -1,4 +1,4 @@
-"""Where the demo's tables are: in a folder, or in an object store that the demo starts itself."""
+"""The warehouse of the demo: in a folder, or in an object store that the demo starts itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DemoWarehouse(Protocol):
     def __exit__(self, *error: object) -> None: ...
 
     def settings(self, source: DemoSource) -> list[str]:
-        """The parts of the settings below `merge:` that name it."""
+        """Return the parts of the settings below `merge:` that name it."""
         ...
 
 
@@ -86,14 +86,14 @@ class InStore:
 
 
 def objects_on_disk(directory: Path) -> Path:
-    """Where the objects of the warehouse in the demo's store are files, also after its server has ended."""
+    """Return the folder in which the objects of the demo's store are files, also after its server has ended."""
     return directory / "store" / "buckets" / BUCKET / "warehouse"
 
 
 def demo_warehouse(
     kind: WarehouseKind, directory: Path, table_format: str, engine: str, source_kind: str
 ) -> DemoWarehouse:
-    """The demo's warehouse of this kind; nothing is started yet.
+    """Return the demo's warehouse of this kind; nothing is started yet.
 
     Raises:
         ConfigurationError: there would be no catalog for its tables.

@@ -64,7 +64,8 @@ class Workload:
         ]
 
     def _last_number(self) -> int:
-        """The last number that an earlier writer used here: a restarted one must not use it again."""
+        """Return the last number that an earlier writer used in this database: a restarted one must not use it
+        again."""
         flight = self._execute("SELECT max(flight) FROM flights").fetchone()[0]
         plane = self._execute("SELECT max(tailnum) FROM planes WHERE left(tailnum, 1) = 'X'").fetchone()[0]
         return max(NEW_FLIGHT, flight or 0, int(plane[1:]) if plane else 0)
@@ -91,7 +92,7 @@ class Workload:
     # ── kinds of transactions ───────────────────────────────────────────────────────────────────────────────
 
     def new_flights(self) -> None:
-        """A plane, now and then an airline, and their flights: like an order with its product."""
+        """Write a plane, now and then an airline, and their flights: like an order with its product."""
         carrier = self._new_airline() if self._random.random() < 0.05 else self._random.choice(self._carriers)
         tailnum = f"X{self._take_number():07d}"
         self._execute(
@@ -134,7 +135,7 @@ class Workload:
             )
 
     def touch_wide_flight(self) -> None:
-        """The log does not repeat the wide value here."""
+        """Update a flight without its wide value, so that the log does not repeat that value."""
         for key in self._random.sample(self._wide, min(len(self._wide), 3)):
             self._execute(f"UPDATE flights SET air_time = %s WHERE {THIS}", (self._random.randrange(400), *key))
 
@@ -144,7 +145,7 @@ class Workload:
         self._execute(f"UPDATE flights SET remarks = %s WHERE {THIS}", (text, *key))
 
     def change_flight_key(self) -> None:
-        """Half of the time a flight whose wide value the log does not repeat gets another key."""
+        """Give a flight another key; half of the time one whose wide value the log does not repeat."""
         keys = self._wide if self._random.random() < 0.5 and self._wide else self._keys
         chosen = self._random.randrange(len(keys))
         when, carrier, _ = keys[chosen]
@@ -154,7 +155,7 @@ class Workload:
             keys[chosen] = (when, carrier, number)
 
     def change_plane_key(self) -> None:
-        """A plane gets another number, and so do its flights, in one transaction."""
+        """Give a plane, and its flights, another number in one transaction."""
         new = f"X{self._take_number():07d}"
         row = self._execute("SELECT max(tailnum) FROM planes WHERE left(tailnum, 1) = 'X'").fetchone()
         if row and row[0]:
@@ -177,7 +178,7 @@ class Workload:
         )
 
     def undo_half(self) -> None:
-        """Roll back what follows a savepoint; the rest stays."""
+        """Write rows before and after a savepoint, and roll back those after it."""
         key = self._random.choice(self._keys)
         self._execute(f"UPDATE flights SET arr_time = 1200 WHERE {THIS}", key)
         with self._session.transaction():
@@ -193,19 +194,19 @@ THIS = "time_hour = %s AND carrier = %s AND flight = %s"
 
 
 def remark() -> str:
-    """About 8 kB that do not compress."""
+    """Return a text of about 8 kB that does not compress."""
     return secrets.token_urlsafe(6144)
 
 
 def main(url: str, per_second: float) -> None:
-    """Write until stdin closes or SIGTERM comes."""
+    """Write until stdin closes or SIGTERM arrives."""
     stop = told_to_stop()
     with closing(session(url)) as opened:
         write(opened, per_second, stop, lambda: bool(select.select([sys.stdin], [], [], 0)[0]))
 
 
 def told_to_stop() -> threading.Event:
-    """An event that is set when SIGTERM arrives. Ctrl-C is handled by the process that started this one."""
+    """Return an event that is set when SIGTERM arrives. Ctrl-C is handled by the process that started this one."""
     stop = threading.Event()
 
     def obey(number: int, frame: FrameType | None) -> None:

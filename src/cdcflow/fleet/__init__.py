@@ -1,1 +1,1 @@
-"""A fleet: what its members publish, where, and what that amounts to: one row for each pipeline."""
+"""A fleet: the reports that its members publish, where they publish them, and the resulting row for each pipeline."""

@@ -1,7 +1,4 @@
-"""Queries a daemon's report over HTTP.
-
-Redirects are not followed, so that a token is sent to the configured host only.
-"""
+"""Query a daemon's report over HTTP."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ class HttpMember:
         self._every_s = every_s
 
     def report(self) -> MemberReport:
-        """Its report as of now, under the configured name.
+        """Return the daemon's report.
 
         Raises:
             SourceUnavailable: it does not answer.

@@ -21,7 +21,7 @@ INTERVALS = 3
 
 @dataclass(frozen=True, slots=True)
 class UnknownMember:
-    """Nothing is known of a pipeline: its report cannot be read, or it has never answered."""
+    """A pipeline without a known report: its report cannot be read, or it has never answered."""
 
     name: str
     reason: str
@@ -32,11 +32,11 @@ Found = MemberReport | UnknownMember
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One process of a pipeline. `report`: its latest one; None if none could be read, and `problem` is the reason.
+    """One process of a pipeline. `report`: its latest one; `None` if none could be read, and `problem` is the reason.
 
     `reported_at`: when it last reported, in seconds since 1970 by this machine's clock, as far as that is known; 0:
-    never. `is_silent`: it no longer reports, or it is not known that it does. `clock_ahead_s`: how far its clock
-    is ahead of this machine's (negative: it is slow), if that is more than its reports can explain; otherwise 0.
+    never. `is_silent`: it no longer reports, or it is not known that it does. `clock_ahead_s`: how far its clock is
+    ahead of this machine's (negative: it is slow), if that is more than its reports can explain; otherwise 0.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Member:
 
     @property
     def reports(self) -> bool:
-        """Whether its process runs, as far as is known."""
+        """Whether the member's process runs, as far as is known."""
         return self.report is not None and not self.is_silent and not self.report.ended
 
 
@@ -71,7 +71,7 @@ class Outage:
 
 
 class Members:
-    """What is known of all members. Any thread may call it."""
+    """The known facts about all members. Any thread may call it."""
 
     def __init__(self, clock: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -81,7 +81,7 @@ class Members:
         self._outages: dict[str, Outage] = {}
 
     def note(self, place: str, found: Mapping[str, Found]) -> None:
-        """A place was read, and has these reports, by their names there."""
+        """Record that a place was read and has these reports, keyed by their names there."""
         now, clock = self._monotonic(), self._clock()
         with self._lock:
             before = self._seen.get(place, {})
@@ -89,7 +89,8 @@ class Members:
             self._outages.pop(place, None)
 
     def note_failure(self, place: str, reason: str, name: str | None = None) -> None:
-        """A place could not be read; what was known of it stays, and becomes silent. `name`: the one pipeline there."""
+        """Record that a place could not be read. What was known of its members stays, and they become silent. `name`:
+        the one pipeline there."""
         with self._lock:
             if name is not None and place not in self._seen:
                 unknown = UnknownMember(name, reason)
@@ -102,14 +103,14 @@ class Members:
             return sorted(self._outages.values(), key=lambda one: one.place)
 
     def current(self) -> list[Member]:
-        """All members as of now."""
+        """Return all members as of now."""
         now, clock = self._monotonic(), self._clock()
         with self._lock:
             return [_member(one, now, clock) for place in self._seen.values() for one in place.values()]
 
 
 def silent_after_s(report: MemberReport) -> float:
-    """How long a member may publish nothing."""
+    """Return how many seconds a member may publish nothing before it counts as silent."""
     return max(SILENT_AFTER_S, INTERVALS * report.every_s)
 
 

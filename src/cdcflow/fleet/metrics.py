@@ -1,4 +1,5 @@
-"""What `cdcflow fleet` knows, as Prometheus metrics. docs/fleet.md is tested against the list."""
+"""The state of a fleet, as `cdcflow fleet` knows it, as Prometheus metrics. docs/fleet.md is tested against the
+list."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ LISTED: Listed = (
 
 
 def status(found: Sequence[Pipeline], outages: Sequence[Outage]) -> dict[str, Any]:
-    """The values from which the metrics are computed. Numbers of a silent pipeline are omitted."""
+    """Return the values from which the metrics are computed. Numbers of a silent pipeline are omitted."""
     levels = Counter(one.level for one in found)
     shown = found if len(found) <= PIPELINES_MAX else ()
     return {

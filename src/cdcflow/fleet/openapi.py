@@ -38,7 +38,7 @@ _ROW: dict[str, Any] = {
 
 
 def description() -> dict[str, Any]:
-    """The whole description."""
+    """Return the whole description."""
     outage = {
         "type": "object",
         "properties": {"place": {"type": "string"}, "since": _TIME, "reason": {"type": "string"}},

@@ -1,6 +1,6 @@
 """The rows of a fleet's page: one for each pipeline, with its daemon, its standby and its merges. Pure.
 
-What needs an operator comes first. A member that has become silent is never shown as one that works: its numbers
+Rows that need an operator come first. A member that has become silent is never shown as one that works: its numbers
 stay, and the row's state is `silent`.
 """
 
@@ -29,7 +29,8 @@ _PUBLISHES = "check that its process runs, and that it can write into the fleet'
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """A row. `level`: the worst of its findings, which come the worst first; `good` without one."""
+    """The row of a pipeline. `level`: that of its worst finding (findings are sorted, the worst first); `good` without
+    one."""
 
     name: str
     state: str
@@ -41,7 +42,7 @@ class Pipeline:
 
     @property
     def numbers(self) -> Mapping[str, float]:
-        """The daemon's numbers, with the later one of its merges and those elsewhere."""
+        """The daemon's numbers. For a number that merges on other machines also report, the later report counts."""
         found = {} if self.capture is None or self.capture.report is None else dict(self.capture.report.numbers)
         if self.merge is not None and self.merge.report is not None:
             elsewhere = self.merge.report.numbers
@@ -53,7 +54,7 @@ class Pipeline:
         return found
 
     def row(self) -> dict[str, Any]:
-        """What the page's table shows, as JSON-able values; unknown ones are omitted."""
+        """Return the values that the page's table shows, as JSON-able values; unknown ones are omitted."""
         main = self.capture or self.merge
         report = None if main is None else main.report
         merge = None if self.merge is None else self.merge.report
@@ -72,7 +73,7 @@ class Pipeline:
         return {name: value for name, value in found.items() if value is not None}
 
     def details(self) -> dict[str, Any]:
-        """The row with all findings and all members."""
+        """Return the row with all findings and all members."""
         members = [one for one in (self.capture, self.merge, *self.others) if one is not None]
         findings = [{"level": one.level, "text": one.text, "remedy": one.remedy} for one in self.findings]
         return {**self.row(), "findings": findings, "members": [_member_json(one) for one in members]}
@@ -88,7 +89,7 @@ def _member_json(member: Member) -> dict[str, Any]:
 
 
 def pipelines(members: Iterable[Member], now: float) -> list[Pipeline]:
-    """The rows of these members, those that need an operator first. `now`: seconds since 1970."""
+    """Return the rows of these members, those that need an operator first. `now`: seconds since 1970."""
     by_name: dict[str, list[Member]] = {}
     for one in members:
         by_name.setdefault(one.name, []).append(one)
@@ -96,7 +97,7 @@ def pipelines(members: Iterable[Member], now: float) -> list[Pipeline]:
 
 
 def counts(found: Iterable[Pipeline]) -> dict[str, int]:
-    """How many pipelines have each state, for all states."""
+    """Return how many pipelines have each state, for all states."""
     known = Counter(one.state for one in found)
     return {state: known[state] for state in STATES}
 
@@ -207,5 +208,5 @@ _SET_FLEET = "Set service.fleet in the settings of its daemon."
 
 
 def utc(at: float) -> str:
-    """A time for operators."""
+    """Return the text of a time for operators."""
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}Z"

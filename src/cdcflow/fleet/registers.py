@@ -45,7 +45,7 @@ class ReportRegister(Protocol):
         ...
 
     def read(self) -> Mapping[str, Content]:
-        """All reports, by their names.
+        """Return all reports, by their names.
 
         Raises:
             CdcflowError: the register cannot be read at present.
@@ -62,7 +62,7 @@ class ReportRegister(Protocol):
 
 
 def object_name(pipeline: str, kind: Kind, place: str) -> str:
-    """The name of a process's report. `place`: what no other process of this pipeline and kind has.
+    """Return the name of a process's report. `place`: a text that no other process of this pipeline and kind has.
 
     A pipeline's name has letters, digits and `._-` only; a place may have any characters.
     """
@@ -123,7 +123,7 @@ class ReportFolder:
 
 
 class ReportBucket:
-    """A prefix of a bucket. Only what has changed is read again."""
+    """A prefix of a bucket. Only reports that have changed are read again."""
 
     def __init__(self, bucket: Bucket) -> None:
         self.name = bucket.name
@@ -165,7 +165,7 @@ class ReportBucket:
 
 
 def pipeline_of(name: str) -> str:
-    """The pipeline whose report has this name."""
+    """Return the pipeline whose report has this name."""
     parts = name.removesuffix(SUFFIX).rsplit(".", 2)
     return parts[0] if len(parts) == 3 and parts[1] in KINDS else name.removesuffix(SUFFIX)
 

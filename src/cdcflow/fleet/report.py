@@ -45,7 +45,7 @@ _LINK = re.compile(r"https?://[^\s/@?#]+(/[^\s@?#]*)?")
 
 
 class Unreadable(Exception):
-    """A report cannot be read. The text describes why, without the report's content."""
+    """The error for a report that cannot be read. The text describes why, without the report's content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +133,12 @@ class MemberReport:
 
 
 def bounded_text(text: str) -> str:
-    """A text as reports have it."""
+    """Return a text, shortened to the length that reports allow."""
     return text if len(text) <= TEXT_CHARACTERS_MAX else f"{text[: TEXT_CHARACTERS_MAX - 2]} …"
 
 
 def bounded_remedy(remedy: object) -> str | None:
-    """A remedy as reports have it; None if there is no text."""
+    """Return a remedy, shortened to the length that reports allow; `None` if there is no text."""
     return bounded_text(remedy) if isinstance(remedy, str) and remedy else None
 
 
@@ -162,7 +162,7 @@ def _number(found: Mapping[str, Any], name: str) -> float:
 
 
 def _link(url: object) -> str | None:
-    """A link to a web page; None for anything else: a browser would execute `javascript:`."""
+    """Return a link to a web page; `None` for anything else: a browser would execute `javascript:`."""
     return url if isinstance(url, str) and _LINK.fullmatch(url) and len(url) <= TEXT_CHARACTERS_MAX else None
 
 

@@ -71,7 +71,7 @@ class FleetWatch:
 
 
 def parse_reports(contents: Mapping[str, Content]) -> dict[str, Found]:
-    """The reports of a register, by their names there; for each that cannot be read, the reason."""
+    """Return the reports of a register, by their names there; for each that cannot be read, the reason."""
     return {name: _parse(pipeline_of(name), content) for name, content in contents.items()}
 
 

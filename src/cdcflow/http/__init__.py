@@ -1,1 +1,1 @@
-"""HTTP as the daemon and the push interface share it: who may ask, answers, problems, routes over a log."""
+"""The parts of HTTP that the daemon and the push interface share: access, answers, problems, routes over a log."""

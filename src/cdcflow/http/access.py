@@ -1,4 +1,4 @@
-"""Who may do what over HTTP: tokens, the page's sessions, and the origin of a browser's request.
+"""Access over HTTP, and what each caller may do: tokens, the page's sessions, and the origin of a browser's request.
 
 Without configured tokens any client that can reach the address may read, and the settings make sure that only this
 machine can. With tokens every request needs one: as `Authorization: Bearer …`, or through a session that the page
@@ -60,7 +60,7 @@ class Access:
         setting: str = "service.tokens",
         requests_per_second_max: float | None = None,
     ) -> None:
-        """`setting`: the setting with the tokens, for errors. `requests_per_second_max`: of each caller."""
+        """`setting`: the setting with the tokens, for errors. `requests_per_second_max`: the limit for each caller."""
         self.setting = setting
         self.rate = RateLimit(requests_per_second_max, clock)
         self._tokens = tuple(tokens)
@@ -89,7 +89,7 @@ class Access:
         """Check that every token is available and long enough.
 
         Raises:
-            ConfigurationError: one is not.
+            ConfigurationError: a token is unavailable, or too short.
         """
         for one in self._tokens:
             if len(secret(one.token) or "") < TOKEN_CHARACTERS_MIN:
@@ -99,7 +99,7 @@ class Access:
                 )
 
     def caller(self, authorization: str | None, session: str | None) -> Caller | None:
-        """The caller of this request; None if it is unknown. A Bearer token counts before a session."""
+        """Return the caller of this request; `None` if it is unknown. A Bearer token counts before a session."""
         if self._after is not None:
             return self._after.caller(authorization, session)
         if not self._tokens:
@@ -109,7 +109,7 @@ class Access:
         return None if session is None else self._in_session(session)
 
     def open_session(self, token: str) -> str | None:
-        """The secret of a new session for the holder of this token; None if the token is invalid."""
+        """Return the secret of a new session for the holder of this token; `None` if the token is invalid."""
         if self._after is not None:
             return self._after.open_session(token)
         digest = _digest(token)
@@ -145,7 +145,8 @@ class Access:
 
 
 def _current_hash(token: AccessToken) -> bytes:
-    """The hash of a token's current value. If it is unavailable or too short, a random value that matches nothing."""
+    """Return the hash of a token's current value. If the value is unavailable or too short, return a random value that
+    matches nothing."""
     try:
         text = secret(token.token) or ""
     except ConfigurationError:
@@ -197,7 +198,7 @@ def is_ours(host: str, names: Collection[str]) -> bool:
 
 
 def port_of(host: str) -> str:
-    """The port of a Host header; "" if it has no port."""
+    """Return the port of a Host header; "" if it has no port."""
     return host.rpartition(":")[2] if _has_port(host) else ""
 
 

@@ -17,7 +17,7 @@ from cdcflow.http.responses import Endpoint
 
 
 def reading(access: Access, endpoint: Endpoint) -> Endpoint:
-    """An endpoint for callers with the role read; it finds the caller in `request.state.caller`."""
+    """Return an endpoint for callers with the role read; it finds the caller in `request.state.caller`."""
 
     async def read(request: Request) -> Response:
         request.state.caller = await caller_of(access, request)
@@ -27,7 +27,7 @@ def reading(access: Access, endpoint: Endpoint) -> Endpoint:
 
 
 async def caller_of(access: Access, request: Request) -> Caller:
-    """The caller. A cookie counts only if cdcflow's own page sent it.
+    """Return the caller of a request. A cookie counts only if cdcflow's own page sent it.
 
     Raises:
         HTTPException: 401, the caller is unknown; 429, it sends too many requests.
@@ -47,7 +47,7 @@ async def caller_of(access: Access, request: Request) -> Caller:
 
 
 def check_rate(access: Access, request: Request, token: str | None) -> None:
-    """Count a request, of the token with this name, or of the client's address.
+    """Count a request for the token with this name, or for the client's address.
 
     Raises:
         HTTPException: 429, the caller sends too many.
@@ -65,7 +65,7 @@ def _is_from_a_page(request: Request) -> bool:
 
 
 async def writer_of(access: Access, request: Request) -> Caller:
-    """The caller of an operation: by a token, or by cdcflow's own page in a session."""
+    """Return the caller of an operation, who must use a token, or cdcflow's own page in a session."""
     by_token = "authorization" in request.headers
     if (
         not by_token
@@ -77,7 +77,7 @@ async def writer_of(access: Access, request: Request) -> Caller:
 
 
 async def caller_with(role: Role, access: Access, request: Request, what: str) -> Caller:
-    """The caller of something that changes state, and needs a role.
+    """Return the caller of an endpoint that changes state and requires a role.
 
     Raises:
         HTTPException: 401 or 403.
@@ -113,7 +113,8 @@ def session_of(request: Request) -> str | None:
 
 
 def cookie_of(request: Request) -> str:
-    """Cookies ignore ports: two daemons on one machine must not overwrite each other's."""
+    """Return the name of the session's cookie. Cookies ignore ports, and two daemons on one machine must not overwrite
+    each other's."""
     return f"cdcflow_session_{port_of(request.headers.get('host', ''))}"
 
 

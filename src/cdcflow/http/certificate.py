@@ -21,7 +21,7 @@ def _no_event(event: str, fields: Mapping[str, object]) -> None:
 
 
 class ServerCertificate:
-    """TLS 1.2 or newer with the certificate of the settings. Used by the server's event loop only."""
+    """The TLS context (1.2 or newer) with the certificate of the settings. Used by the server's event loop only."""
 
     def __init__(
         self, files: ServerTls, setting: str, on_event: Callable[[str, Mapping[str, object]], None] = _no_event
@@ -34,7 +34,7 @@ class ServerCertificate:
         self._context = self._load()
 
     def context(self) -> ssl.SSLContext:
-        """The context for a new connection."""
+        """Return the context for a new connection."""
         stamp = self._current_stamp()
         if stamp != self._stamp:
             self._stamp = stamp
@@ -54,7 +54,7 @@ class ServerCertificate:
         return context
 
     def _current_stamp(self) -> _Stamp:
-        """What changes when the files do; renewals replace files, or links to them."""
+        """Return a value that changes when the files do; renewals replace files, or links to them."""
         found = []
         for path in (self._files.cert, self._files.key or self._files.cert):
             try:

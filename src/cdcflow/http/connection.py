@@ -26,7 +26,7 @@ FIRST_WITHIN_S = 0.5
 
 
 class PromptConnection(H11Protocol):
-    """uvicorn's connection, closed when a request does not arrive in time."""
+    """A connection of uvicorn that is closed when a request does not arrive in time."""
 
     _arriving: asyncio.TimerHandle | None = None
     _ending = False

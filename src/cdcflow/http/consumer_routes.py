@@ -27,7 +27,7 @@ STILL_THERE_EVERY_S = 15.0
 
 
 def consumer_routes(access: Access, consumers: Callable[[], ConsumerDoor]) -> list[Route]:
-    """The routes of `/api/v1/consumers`. `consumers` may raise HTTPException if there are no consumers."""
+    """Return the routes of `/api/v1/consumers`. `consumers` may raise HTTPException if there are no consumers."""
 
     async def list_consumers(request: Request) -> Response:
         return as_json({"consumers": await run_in_threadpool(consumers().list_consumers)})
@@ -67,7 +67,7 @@ def consumer_routes(access: Access, consumers: Callable[[], ConsumerDoor]) -> li
 
 
 async def _first(session: ConsumerSession) -> list[dict[str, Any]]:
-    """The first changes. An error here becomes a normal answer, instead of a stream that breaks off."""
+    """Return the first changes. An error at this point becomes a normal answer, instead of a stream that breaks off."""
     try:
         return await run_in_threadpool(session.next)
     except BaseException:
@@ -76,7 +76,7 @@ async def _first(session: ConsumerSession) -> list[dict[str, Any]]:
 
 
 async def _poll(request: Request, session: ConsumerSession, wait_s: float) -> list[dict[str, Any]]:
-    """The next changes, waiting at most `wait_s` seconds for some."""
+    """Return the next changes, waiting at most `wait_s` seconds for some."""
     until = time.monotonic() + wait_s
     while True:
         found = await run_in_threadpool(session.next)
@@ -86,7 +86,7 @@ async def _poll(request: Request, session: ConsumerSession, wait_s: float) -> li
 
 
 async def _events(session: ConsumerSession, found: list[dict[str, Any]]) -> AsyncIterator[str]:
-    """Changes as server-sent events, until the client disconnects."""
+    """Return changes as server-sent events, until the client disconnects."""
     try:
         heard = time.monotonic()
         yield ": a consumer of the log\n\n"

@@ -27,8 +27,8 @@ REST_AFTER_S = 60.0
 
 
 class ConsumerDoor:
-    """The consumer requests of HTTP. `opened` returns the log's consumers, for this class alone; `tell` gets an event
-    for each consumer that a caller creates. Thread-safe.
+    """Answers the consumer requests of HTTP. `opened` returns the log's consumers, for this object alone; `tell` gets
+    an event for each consumer that a caller creates. Thread-safe.
 
     A table's rows are computed once for all the polls of a backfill; they are released after a while without a poll.
     """
@@ -45,14 +45,15 @@ class ConsumerDoor:
         self._resting: threading.Timer | None = None
 
     def list_consumers(self) -> list[dict[str, Any]]:
-        """All consumers, and how far each is."""
+        """Return all consumers, and how far each is."""
         from cdcflow.log.query.rows_as_json import consumer_as_json
 
         with self._alone():
             return [consumer_as_json(one) for one in self._opened().list_consumers()]
 
     def create(self, asked: Mapping[str, Any], asked_by: str) -> dict[str, Any]:
-        """Create one: `name`, and optionally `tables`, `ops`, `from`. `asked_by`: the caller, for operators.
+        """Create a consumer from the fields `name`, and optionally `tables`, `ops`, `from`. `asked_by`: the caller, for
+        operators.
 
         Raises:
             ConfigurationError: see `Consumers.create`; or a field is unknown, or has another type.
@@ -145,7 +146,7 @@ class ConsumerSession:
         self._is_closed = False
 
     def next(self) -> list[dict[str, Any]]:
-        """The next changes, up to the limit, in whole transactions if these are not too large.
+        """Return the next changes, up to the limit, in whole transactions if these are not too large.
 
         [] if there is nothing new.
         """

@@ -1,8 +1,8 @@
-"""Queries of the change log: the last changes of a table, the history of a key, a transaction.
+"""Answer queries of the change log: the last changes of a table, the history of a key, a transaction.
 
-Reads like any reader, without the writer's lock, latest first, and stops after a maximum of rows or seconds; the answer
-contains how far back it has searched, and the next query continues there. One query at a time, so that the capture
-keeps the daemon's processors.
+It reads like any reader, without the writer's lock, latest first, and stops after a maximum of rows or seconds; the
+answer contains how far back it has searched, and the next query continues at that offset. It answers one query at a
+time, so that the capture keeps the daemon's processors.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Explorer:
         limit: int = 50,
         values: bool = False,
     ) -> dict[str, Any]:
-        """The last changes (of a table, of the rows with this key), latest first.
+        """Return the last changes (of a table, of the rows with this key), latest first.
 
         `before`: only those with a lower offset. `key`: texts in the order of the key's columns. The answer's
         `looked_back_to` is the first offset that was searched; `more`: there may be changes before it.
@@ -85,10 +85,11 @@ class Explorer:
             return self._back(log, id_, key, begin, min(limit, ROWS_MAX), values)
 
     def row(self, table: str, key: Sequence[str], as_of: str | None = None) -> dict[str, Any]:
-        """A row, now or at a point in time (see `cdcflow.log.query.log.AsOf`), with its values as texts (None: NULL).
+        """Return a row, now or at a point in time (see `cdcflow.log.query.log.AsOf`), with its values as texts (`None`:
+        NULL).
 
         Raises:
-            ConfigurationError: the log has no such table or point in time, or the texts are no key of it.
+            ConfigurationError: the log has no such table or point in time, or the texts are not a key of it.
             SinkUnavailable: another query is running; or too many files would have to be read.
         """
         with self._alone():
@@ -106,7 +107,7 @@ class Explorer:
     def row_history(
         self, table: str, key: Sequence[str], as_of: str | None = None, before: int | None = None, limit: int = 50
     ) -> dict[str, Any]:
-        """The changes of a row up to a point in time, latest first, with their values as texts.
+        """Return the changes of a row up to a point in time, latest first, with their values as texts.
 
         `more`: there are older ones, before offset `back_to`. Raises as `row`.
         """
@@ -125,9 +126,9 @@ class Explorer:
             return {"changes": changes, "back_to": found.back_to, "more": found.more, "notes": list(found.notes)}
 
     def differences(self, table: str, first: str, last: str | None = None, limit: int = 50) -> dict[str, Any]:
-        """The rows of a table that differ between two points in time.
+        """Return the rows of a table that differ between two points in time.
 
-        Only those of the `limit` keys with the latest changes in between. Raises as `row`.
+        Only the `limit` keys with the latest changes in between are compared. Raises as `row`.
         """
         with self._alone():
             found = self._open_log().diff(table, first, last, min(limit, ROWS_MAX))
@@ -139,7 +140,7 @@ class Explorer:
             return {"rows": rows, **bounds, "truncated": found.truncated, "notes": list(found.notes)}
 
     def transaction(self, number: int, *, values: bool = False) -> dict[str, Any]:
-        """A transaction with its rows, in their order; `truncated` if it has more than are shown.
+        """Return a transaction with its rows, in their order; `truncated` if it has more than are shown.
 
         Raises:
             ConfigurationError: the log has no transaction of that number, or no longer.
@@ -195,7 +196,7 @@ class Explorer:
     def _stretch(
         self, log: LogReader, table: TableId | None, key: Sequence[str], first: int, last: int, limit: int
     ) -> list[_Found]:
-        """The latest rows between two offsets, at least `limit` per table if there are that many."""
+        """Return the latest rows between two offsets, at least `limit` per table if there are that many."""
         found: list[_Found] = []
         for shape, _, rows in log.read_rows(first, last, None if table is None else (table,)):
             rows = _with_key(shape, rows, key) if key else rows
@@ -214,7 +215,7 @@ class Explorer:
 
 
 class _Alone:
-    """Held by one query at a time; a second one is refused instead of waiting."""
+    """A lock that one query at a time holds; a second query is refused instead of waiting."""
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock = lock
@@ -228,13 +229,13 @@ class _Alone:
 
 
 def _next_stretch(stretch: int, took_s: float, left_s: float) -> int:
-    """How many offsets to search next; 0 if no time is left."""
+    """Return how many offsets to search next; 0 if no time is left."""
     fits = STRETCH_MAX if took_s <= 0 else int(stretch * left_s / took_s)
     return max(0, min(stretch * 8, STRETCH_MAX, fits)) if left_s > 0 else 0
 
 
 def _first_from(log: LogReader, first: int, end: int) -> tuple[int, bool]:
-    """`first`, or the first later offset that has not expired; and whether some have expired."""
+    """Return `first`, or the first later offset that has not expired, and whether some have expired."""
     if _is_there(log, first):
         return first, False
     low, high = first, end
@@ -256,7 +257,7 @@ def _is_there(log: LogReader, offset: int) -> bool:
 
 
 def table_named(log: LogReader, name: str) -> TableId:
-    """The table of a log that has this name (`schema.table`).
+    """Return the table of a log that has this name (`schema.table`).
 
     Raises:
         ConfigurationError: there is no such table; the message lists the existing ones.
@@ -271,7 +272,7 @@ def table_named(log: LogReader, name: str) -> TableId:
 
 
 def _with_key(shape: Table, rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The rows of one key: those that have it now, and those that had it before their key was changed."""
+    """Return the rows of one key: those that have it now, and those that had it before their key was changed."""
     names = shape.key_columns
     if len(key) != len(names):
         raise ConfigurationError(
@@ -300,7 +301,7 @@ def _changes(found: _Found, *, values: bool) -> Iterator[dict[str, Any]]:
 
 
 def _values(table: Table, row: dict[str, Any], unchanged: Sequence[str]) -> dict[str, Any]:
-    """A row's values as texts (None: NULL). A deleted row has only its key, a truncation nothing."""
+    """Return a row's values as texts (`None`: NULL). A deleted row has only its key, a truncation nothing."""
     shown = [
         name
         for name in row
@@ -329,7 +330,7 @@ def _texts(row: Mapping[str, Any] | None) -> dict[str, str | None] | None:
 
 
 def _text(value: object) -> str | None:
-    """A value as text, since JavaScript's numbers cannot represent all values."""
+    """Return a value as text, since JavaScript's numbers cannot represent all values."""
     if value is None:
         return None
     if isinstance(value, bytes):

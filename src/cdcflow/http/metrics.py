@@ -62,7 +62,7 @@ Listed = Sequence[tuple[Metric, Found]]
 
 
 def number_at(*path: str) -> Found:
-    """The number at this path of a status; nothing if there is no number."""
+    """Return a function that finds the number at this path of a status; nothing if there is no number."""
 
     def samples(status: Mapping[str, Any]) -> Iterator[Sample]:
         value: Any = status
@@ -74,7 +74,7 @@ def number_at(*path: str) -> Found:
 
 
 def by_label(*path: str) -> Found:
-    """A number for each name in the mapping at this path."""
+    """Return a function that finds a number for each name in the mapping at this path."""
 
     def samples(status: Mapping[str, Any]) -> Iterator[Sample]:
         value: Any = status
@@ -121,7 +121,7 @@ def _tables_in_doubt(status: Mapping[str, Any]) -> Iterator[Sample]:
 
 
 def _count_by(field: str, names: tuple[str, ...]) -> Found:
-    """How many tables have each of these values in a field."""
+    """Return a function that counts how many tables have each of these values in a field."""
 
     def samples(status: Mapping[str, Any]) -> Iterator[Sample]:
         counts = Counter(str(fields.get(field)) for fields in _tables(status).values())
@@ -132,7 +132,7 @@ def _count_by(field: str, names: tuple[str, ...]) -> Found:
 
 
 def _over_tables(field: str, of: Callable[[list[float]], float]) -> Found:
-    """One number over all tables that have the field."""
+    """Return a function that computes one number over all tables that have the field."""
 
     def samples(status: Mapping[str, Any]) -> Iterator[Sample]:
         numbers = [float(v) for t in _tables(status).values() if isinstance(v := t.get(field), int | float)]
@@ -143,7 +143,7 @@ def _over_tables(field: str, of: Callable[[list[float]], float]) -> Found:
 
 
 def _verified_numbers(status: Mapping[str, Any], field: str) -> dict[str, list[float]]:
-    """A number that comparisons stored, for each table that was ever compared."""
+    """Return a number that comparisons stored, for each table that was ever compared."""
     known = status.get("verified") or {}
     return {table: [one[field] for one in kinds.values() if field in one] for table, kinds in known.items()}
 
@@ -199,7 +199,7 @@ def _per_consumer(field: str) -> Found:
 
 
 def _per_target(*path: str) -> Found:
-    """A number of each target, at this path of its part of the status."""
+    """Return a function that finds a number of each target, at this path of its part of the status."""
 
     def samples(status: Mapping[str, Any]) -> Iterator[Sample]:
         for name, value in _each_target(status, *path):
@@ -268,7 +268,7 @@ def _per_table_and(field: str, names: tuple[str, ...]) -> Found:
 
 
 def _each_table(status: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    """The tables, if they may have separate series; empty otherwise."""
+    """Return the tables, if they may have separate series; empty otherwise."""
     tables = _tables(status)
     wanted = status.get("metrics_per_table", "auto")
     if wanted == "never" or (wanted == "auto" and len(tables) > TABLES_MAX):
@@ -807,7 +807,8 @@ METRICS: tuple[Metric, ...] = tuple(metric for metric, _ in _FOUND)
 
 
 def exposition(status: Mapping[str, Any], listed: Listed | None = None) -> str:
-    """The metrics page for one status. `listed`: other metrics than the daemon's, with their place in the status.
+    """Return the text of the metrics page for one status. `listed`: metrics other than the daemon's, with their place
+    in the status.
 
     Raises:
         ConfigurationError: prometheus_client is not installed.

@@ -69,7 +69,7 @@ _PROBES = {
 
 
 def description() -> dict[str, Any]:
-    """The whole description of the daemon's API."""
+    """Return the whole description of the daemon's API."""
     paths = {
         **probes(_PROBES),
         "/api/v1/status": get("status", "Tables, progress, lag and what the source keeps."),
@@ -87,7 +87,7 @@ def description() -> dict[str, Any]:
 
 
 def document(paths: Mapping[str, Any], summary: str, text: str) -> dict[str, Any]:
-    """A description with these paths."""
+    """Return a description with these paths."""
     return {
         "openapi": "3.1.0",
         "info": {"title": "cdcflow", "version": __version__, "summary": summary, "description": text},
@@ -133,7 +133,7 @@ def _argument(argument: Argument) -> dict[str, Any]:
 
 
 def questions() -> dict[str, Any]:
-    """The paths that answer queries of a log's rows (`http.query_routes`)."""
+    """Return the paths that answer queries of a log's rows (`http.query_routes`)."""
     changes = {"type": "array", "items": {"$ref": "#/components/schemas/Change"}}
     found = {
         "type": "object",
@@ -184,7 +184,7 @@ def questions() -> dict[str, Any]:
 
 
 def consumers() -> dict[str, Any]:
-    """The paths of `/api/v1/consumers`."""
+    """Return the paths of `/api/v1/consumers`."""
     name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
     known: Mapping[str, Any] = _CHANGE["properties"]
     change = {

@@ -1,4 +1,4 @@
-"""What a daemon can do on request: one list for every interface (command line, HTTP, control table).
+"""The operations of a daemon: one list for every interface (command line, HTTP, control table).
 
 An operation defines who may request it and its arguments. The capture carries it out; an interface only checks a
 request against this list, passes it on, and shows the answer.
@@ -117,7 +117,7 @@ OPERATIONS: Mapping[str, Operation] = {
 
 
 def operation_of(request: Mapping[str, object]) -> Operation:
-    """The operation of a request, whose arguments are of the right kinds.
+    """Return the operation of a request, whose arguments are of the right kinds.
 
     Raises:
         ConfigurationError: there is no such operation, it does not take an argument, or takes another kind of value.

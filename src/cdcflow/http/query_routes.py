@@ -14,7 +14,7 @@ from cdcflow.http.responses import Endpoint, as_json
 
 
 def questions(explorer: Callable[[], Explorer]) -> dict[str, Endpoint]:
-    """The endpoint of each path. `explorer` may raise HTTPException if the interface has none."""
+    """Return the endpoint of each path. `explorer` may raise HTTPException if the interface has none."""
 
     async def changes(request: Request) -> Response:
         asked = request.query_params
@@ -69,7 +69,7 @@ def questions(explorer: Callable[[], Explorer]) -> dict[str, Endpoint]:
 
 
 def table_of(request: Request) -> str:
-    """The requested table."""
+    """Return the requested table."""
     if (table := request.query_params.get("table")) is None:
         raise HTTPException(400, "table is missing: name it as schema.table")
     return table

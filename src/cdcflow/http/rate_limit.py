@@ -1,4 +1,4 @@
-"""How many requests each caller may send: a bucket for each, which refills steadily.
+"""Limit how many requests each caller may send: a bucket for each, which refills steadily.
 
 A caller is a token's name, or the address of a client without a valid token. Requests above the limit are refused with
 429 and `Retry-After`, before any work is done for them.
@@ -18,7 +18,7 @@ CALLERS_MAX = 10_000
 
 
 class RateLimit:
-    """Buckets of one server. Safe to use from any thread. Without `per_second` there is no limit."""
+    """The buckets of one server. Safe to use from any thread. Without `per_second` there is no limit."""
 
     def __init__(self, per_second: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_second = per_second
@@ -28,7 +28,8 @@ class RateLimit:
         self._lock = threading.Lock()
 
     def wait_s(self, caller: str) -> int:
-        """0 if the caller may send this request, which then counts; otherwise after how many seconds it may."""
+        """Return 0 if the caller may send this request, and count it; otherwise return after how many seconds the
+        caller may send one."""
         if self._per_second is None:
             return 0
         with self._lock:

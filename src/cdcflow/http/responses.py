@@ -44,7 +44,7 @@ _HEADERS = {
 class Bounded:
     """Answers at most `REQUESTS_MAX` requests at the same time, and the probes always.
 
-    Whatever queries the probes restarts a daemon that does not answer. A request counts once its whole body has
+    A service that queries the probes restarts a daemon that does not answer. A request counts once its whole body has
     arrived, so that slow bodies do not block other requests.
     """
 
@@ -78,13 +78,13 @@ class Bounded:
 
 
 class ProbeThreads:
-    """Threads for the probes of one server: other requests, which may be slow, have theirs."""
+    """Threads for the probes of one server; other requests, which may be slow, have separate threads."""
 
     def __init__(self) -> None:
         self._limiter: CapacityLimiter | None = None
 
     async def run(self, function: Callable[[], T]) -> T:
-        """The result of a function that may block."""
+        """Return the result of a function that may block."""
         if self._limiter is None:
             self._limiter = CapacityLimiter(PROBE_THREADS)  # belongs to the event loop that runs now
         return await to_thread.run_sync(function, limiter=self._limiter)
@@ -171,14 +171,15 @@ def as_json(value: object, code: int = 200) -> Response:
 
 
 def problem(code: int, title: str, detail: str, remedy: str | None = None) -> dict[str, object]:
-    """A problem's fields (RFC 9457), with the remedy in a separate one. `title` names the kind and is the same for all
-    of that kind, `detail` describes this case."""
+    """Return a problem's fields (RFC 9457), with the remedy in a separate one. `title` names the kind of problem and is
+    the same for all of that kind; `detail` describes this case."""
     found: dict[str, object] = {"type": "about:blank", "title": title, "status": code, "detail": detail}
     return found if remedy is None else {**found, "remedy": remedy}
 
 
 def of_error(error: Exception) -> dict[str, object]:
-    """The problem for an error that ended an operation. The text of unexpected errors may hold row values."""
+    """Return the problem for an error that ended an operation. It has no text of unexpected errors, which may hold row
+    values."""
     if isinstance(error, CdcflowError):
         code = next((code for kind, code in _CODES if isinstance(error, kind)), 500)
         detail = str(error).removesuffix(f"\n  {error.remedy}")

@@ -30,7 +30,7 @@ class SecuredConnections:
         return _TlsConnection(self, lambda: PromptConnection(**arguments))
 
     async def secure(self, transport: asyncio.Transport, protocol: asyncio.Protocol) -> asyncio.Transport | None:
-        """The transport after the handshake; None if it failed, and the connection is closed."""
+        """Return the transport after the handshake; `None` if it failed, and the connection is closed."""
         while len(self._pending) >= HANDSHAKES_MAX:
             oldest = next(iter(self._pending))
             del self._pending[oldest]

@@ -1,4 +1,4 @@
-"""A publisher from its settings."""
+"""Create a publisher from its settings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cdcflow.publish.tail import GrowingLog
 def publisher_of(
     settings: PublishKafka, open_tail: Callable[[], GrowingLog | None], kind: str, on_event: OnEvent
 ) -> Publisher:
-    """`kind` is the source's: it selects Debezium's defaults for its connector."""
+    """Return a publisher. `kind` is the source's kind: it selects Debezium's defaults for its connector."""
     return Publisher(
         open_tail,
         lambda: _cluster(settings),

@@ -1,4 +1,4 @@
-"""Values in Avro's binary encoding, and schemas as Kafka Connect's Avro converter produces them.
+"""Write values in Avro's binary encoding, and schemas as Kafka Connect's Avro converter produces them.
 
 The meaning of a plain type travels as `connect.name` and `connect.parameters`, so a consumer with that converter gets
 the same Connect values as from Debezium.
@@ -59,7 +59,7 @@ class AvroWriter:
 
 
 def _branch(cells: pa.Array | pa.Scalar) -> pa.Array:
-    """A value of the union of null and its type."""
+    """Return values as Avro encodes them in a union of null and their type."""
     return pc.coalesce(concat_columns(_VALUE, cells), _NULL)
 
 
@@ -68,7 +68,7 @@ def schema_text(schema: Schema) -> str:
 
 
 def _of(schema: Schema, known: set[str]) -> object:
-    """The type without being optional. A record that was described before is only named."""
+    """Return the Avro type of a schema as if it were not optional. A record that was described before is only named."""
     match schema.type:
         case "struct":
             return _record(schema, known)

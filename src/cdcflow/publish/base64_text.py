@@ -1,4 +1,4 @@
-"""Base64 of whole columns."""
+"""Encode whole columns in Base64."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def _encode(cells: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def parts(values: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Where each value of a `large_binary` array begins, and the bytes that these positions refer to."""
+    """Return where each value of a `large_binary` array begins, and the bytes that these positions refer to."""
     _, offsets, content = values.buffers()
     starts = np.frombuffer(offsets or b"", np.int64)[values.offset : values.offset + len(values)]
     return starts, np.frombuffer(content or b"", np.uint8)
 
 
 def of_parts(ends: npt.NDArray[np.int64], content: npt.NDArray[np.uint8], like: pa.Array | None = None) -> pa.Array:
-    """A `large_binary` array of consecutive values; NULL where `like` is."""
+    """Return a `large_binary` array of consecutive values; NULL where `like` is."""
     buffers = [None, pa.py_buffer(np.ascontiguousarray(ends, np.int64)), pa.py_buffer(np.ascontiguousarray(content))]
     whole = pa.Array.from_buffers(pa.large_binary(), len(ends) - 1, buffers, 0)
     if like is None or not like.null_count:

@@ -1,4 +1,5 @@
-"""How a column is published: its schema, the conversion of its values, and the placeholder for an unsent value."""
+"""Determine how a column is published: its schema, the conversion of its values, and the placeholder for an unsent
+value."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ def binary(modes: Modes) -> Encoding:
 
 
 def decimal(arrow: pa.DataType, precision: int | None, modes: Modes) -> Encoding:
-    """A number with a scale, which the log stores as a decimal."""
+    """Return the encoding of a number with a scale, which the log stores as a decimal."""
     match modes.decimal:
         case "precise":
             return Encoding(connect.decimal(arrow.scale, precision), values.unscaled_bytes, None, b"\0")
@@ -74,12 +75,12 @@ def decimal(arrow: pa.DataType, precision: int | None, modes: Modes) -> Encoding
 
 
 def zero(scale: int) -> str:
-    """0 with this many digits after the point."""
+    """Return the text of 0 with this many digits after the point."""
     return f"{0:.{scale}f}"
 
 
 def moment(digits: int, modes: Modes) -> Encoding:
-    """A date and time without a zone."""
+    """Return the encoding of a date and time without a zone."""
     if modes.time == "connect":
         return number(connect.CONNECT_TIMESTAMP, values.millis)
     return number(connect.TIMESTAMP, values.millis) if digits <= 3 else number(connect.MICRO_TIMESTAMP, values.micros)
@@ -94,7 +95,7 @@ def date(modes: Modes) -> Encoding:
 
 
 def list_of(inner: Encoding, modes: Modes) -> Encoding:
-    """An array whose elements have an encoding."""
+    """Return the encoding of an array whose elements have an encoding."""
 
     def convert(lists: pa.Array) -> pa.Array:
         lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
@@ -112,7 +113,8 @@ def list_of(inner: Encoding, modes: Modes) -> Encoding:
 
 
 def by_arrow(arrow: pa.DataType, modes: Modes) -> Encoding:
-    """A type, given only its Arrow type in the log (domains, enums, types of extensions)."""
+    """Return the encoding of a type for which there is only an Arrow type in the log (domains, enums, types of
+    extensions)."""
     if pa.types.is_boolean(arrow):
         return Encoding(connect.BOOLEAN, neutral=False)
     if pa.types.is_int8(arrow) or pa.types.is_uint8(arrow) or pa.types.is_int16(arrow):
@@ -156,7 +158,7 @@ _TYPE = re.compile(
 
 
 def parse_type(source: str) -> tuple[str, int | None, int | None, bool]:
-    """A type's text without its numbers, its numbers, and whether it is an array."""
+    """Return a type's text without its numbers, its numbers, and whether it is an array."""
     found = _TYPE.match(source)
     assert found is not None  # noqa: S101  matches anything
     first, second = found["first"], found["second"]

@@ -14,7 +14,7 @@ Type = Literal["boolean", "int16", "int32", "int64", "float", "double", "string"
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """One type. `name`: the meaning of the plain type (`io.debezium.time.Date`).
+    """The schema of one type. `name`: the meaning of the plain type (`io.debezium.time.Date`).
 
     `fields` are those of a struct in order, `items` the element type of an array.
     """
@@ -34,7 +34,7 @@ class Schema:
         return replace(self, optional=False)
 
     def to_json(self, field: str | None = None) -> dict[str, object]:
-        """As Connect's JSON converter writes it into a message."""
+        """Return the schema as Connect's JSON converter writes it into a message."""
         value: dict[str, object] = {"type": self.type}
         if self.type == "struct":
             value["fields"] = [inner.to_json(name) for name, inner in self.fields]
@@ -56,7 +56,7 @@ FLOAT, DOUBLE, STRING, BYTES = Schema("float"), Schema("double"), Schema("string
 
 
 def named_schema(plain: Schema, name: str, version: int = 1, **parameters: str) -> Schema:
-    """A plain type with a semantic name."""
+    """Return the schema of a plain type with a semantic name."""
     return replace(plain, name=name, version=version, parameters=tuple(parameters.items()))
 
 
@@ -71,7 +71,7 @@ def array(items: Schema) -> Schema:
 
 
 def decimal(scale: int, precision: int | None) -> Schema:
-    """Connect's Decimal: the unscaled number, big-endian."""
+    """Return the schema of Connect's Decimal: the unscaled number, big-endian."""
     parameters = [("scale", str(scale))]
     if precision is not None:
         parameters.append(("connect.decimal.precision", str(precision)))
@@ -118,11 +118,12 @@ TSVECTOR = named_schema(STRING, "io.debezium.data.Tsvector")
 
 
 def adjust_name(name: str) -> str:
-    """A name as Avro and Protobuf allow it: letters, digits and underscores between dots, no digit at the beginning."""
+    """Return a name in the form that Avro and Protobuf allow: letters, digits and underscores between dots, no digit at
+    the beginning."""
     return ".".join(flat(part) for part in name.split("."))
 
 
 def flat(part: str) -> str:
-    """A name of one part."""
+    """Return a name of one part, without dots."""
     plain = _ODD.sub("_", part)
     return f"_{plain}" if not plain or plain[0].isdigit() else plain

@@ -115,5 +115,5 @@ _ODD = re.compile(r"[^a-zA-Z0-9._-]")
 
 
 def topic_name(*parts: str) -> str:
-    """A topic's name; a character that Kafka does not allow becomes an underscore, as at Debezium."""
+    """Return a topic's name; a character that Kafka does not allow becomes an underscore, as at Debezium."""
     return _ODD.sub("_", ".".join(parts))

@@ -1,4 +1,4 @@
-"""Rows of the change log as messages of a table's topic.
+"""Turn rows of the change log into messages of a table's topic.
 
 rows of one shape ──▶ each column converted and rendered ──▶ row ─┬▶ before  (deletes; updates from `_before`)
                                                                 └▶ after   (all others)
@@ -33,10 +33,10 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Messages of one topic, in order. `keys` None: the table has no key.
+    """Messages of one topic, in order. `keys` `None`: the table has no key.
 
-    `headless` marks those without a key although the table has one (truncates). Each of those in `tombstones` is
-    followed by a message without a value. `unchanged` are the columns that the source did not send, by message number.
+    `headless` marks messages without a key although the table has one (truncates). Each message in `tombstones` is
+    followed by a message without a value. `unchanged`: the columns that the source did not send, by message number.
     """
 
     topic: str
@@ -68,7 +68,8 @@ class TransactionGroup:
         self.counts: dict[int, dict[TableId, int]] = {}
 
     def orders(self, table: TableId, which: Int64s) -> Int64s:
-        """The number of each row within its transaction and table, from 1. `which` ascends; call once per row."""
+        """Return the number of each row within its transaction and table, from 1. `which`: the transaction of each row,
+        ascending. Call this once per row, because it counts."""
         found, starts, counts = np.unique(which, return_index=True, return_counts=True)
         before = np.zeros(len(found), np.int64)
         for i, (transaction, count) in enumerate(zip(found.tolist(), counts.tolist(), strict=True)):
@@ -97,7 +98,7 @@ class TableEvents:
         self._key_frame = form.frame(self.topic, "key", self._key) if table.key else (b"", b"")
 
     def messages(self, rows: pa.RecordBatch, group: TransactionGroup) -> Messages:
-        """The messages of these rows (`Table.log_schema`), in their order."""
+        """Return the messages of these rows (`Table.log_schema`), in their order."""
         rows = self._without_skipped(rows)
         ops = rows.column(OP)
         deletes = pc.equal(ops, DELETE)
@@ -124,7 +125,7 @@ class TableEvents:
         return rows.filter(pc.invert(skipped)) if skipped.true_count else rows
 
     def _cells(self, rows: pa.RecordBatch, deletes: pa.BooleanArray) -> list[pa.Array]:
-        """The table's own columns, rendered."""
+        """Return the table's own columns as rendered cells."""
         unsent = _unsent(rows, deletes)
         return [
             self._cell(rows.column(column.name), encoding, unsent.get(column.name))
@@ -140,7 +141,8 @@ class TableEvents:
         return render(plain, encoding.schema, self._writer)
 
     def _before(self, rows: pa.RecordBatch, row: pa.Array, deletes: pa.BooleanArray) -> pa.Array | pa.Scalar:
-        """The old row: of a delete what the log holds, of an update where the source repeats all of it."""
+        """Return the old rows: for a delete the values that the log holds, for an update the old row if the source
+        repeats all of it."""
         shown = pc.if_else(deletes, row, NONE) if deletes.true_count else None
         old = rows.column(BEFORE)
         if self._table.identity is Identity.FULL and old.null_count < len(old):
@@ -155,7 +157,7 @@ class TableEvents:
         return NONE if shown is None else shown
 
     def _about(self, rows: pa.RecordBatch, group: TransactionGroup) -> list[pa.Array | pa.Scalar]:
-        """`source`, `transaction`, `op` and the times."""
+        """Return the fields `source`, `transaction`, `op` and the times."""
         numbers = rows.column(TRANSACTION).to_numpy()
         which = np.searchsorted(group.transactions.numbers, numbers)
         found, index = np.unique(which, return_inverse=True)
@@ -196,12 +198,13 @@ class TableEvents:
 
 
 def field_types(table: Table, blocks: SourceBlocks, modes: Modes) -> dict[str, str]:
-    """The fields that messages of a table with this shape have for its columns, each with its type in words."""
+    """Return the fields that messages of a table with this shape have for its columns, each with a text for its
+    type."""
     return {column.name: _type_text(_encoding(table, column, blocks, modes).schema) for column in table.columns}
 
 
 def _type_text(schema: Schema) -> str:
-    """A schema's type, and its meaning with what it depends on."""
+    """Return a text for a schema's type and its meaning, with the parameters that this depends on."""
     about = ", ".join(filter(None, (schema.name or "", *(f"{k} {v}" for k, v in schema.parameters))))
     return f"{schema.type} ({about})" if about else schema.type
 
@@ -213,7 +216,7 @@ def _encoding(table: Table, column: Column, blocks: SourceBlocks, modes: Modes) 
 
 
 def _put(values: pa.Array, where: Bools, value: object) -> pa.Array:
-    """The same values, with this one in some rows."""
+    """Return the values with `value` in place of those at `where`."""
     if not pa.types.is_nested(values.type):
         return pc.if_else(pa.array(where), pa.scalar(value, values.type), values)
     # Arrow's choice between nested values needs both as arrays: append the value, and take it from there.
@@ -222,7 +225,7 @@ def _put(values: pa.Array, where: Bools, value: object) -> pa.Array:
 
 
 def _unsent(rows: pa.RecordBatch, deletes: pa.BooleanArray) -> dict[str, Bools]:
-    """Which rows, except deletes, lack the value of a column."""
+    """Return, for each column, which rows lack its value because the source did not send it. Deletes do not count."""
     lists = rows.column(UNCHANGED)
     if lists.null_count == len(lists):
         return {}
@@ -257,9 +260,9 @@ class TransactionEvents:
         self._value_frame = form.frame(self.topic, "value", envelope.TRANSACTION_VALUE)
 
     def messages(self, group: TransactionGroup) -> Messages:
-        """The messages of the transactions with an event, in order.
+        """Return the messages of the transactions that have an event, in order.
 
-        Backfill chunks are no transactions of the source.
+        Backfill chunks have none, because they are not transactions of the source.
         """
         transactions = group.transactions
         read = transactions.is_read

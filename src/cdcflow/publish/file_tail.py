@@ -1,6 +1,6 @@
-"""The tail of a log in files, in a folder or a store. Takes no lock; works while the daemon writes the log.
+"""The tail of a log in files, in a folder or a store. It takes no lock, and works while the daemon writes the log.
 
-Journals are followed, each byte read once; what is sealed is read from its segments.
+It follows journals and reads each of their bytes once; sealed rows are read from segments.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class FileTail(HeldTail[Following]):
     def _sync(self, newest: int) -> None:
         """Sync the log before it is published.
 
-        Readers see a cut before the writer has synced it, and what is published cannot be taken back. If the writer was
-        quicker, the sync costs nothing.
+        Readers see a cut before the writer has synced it, and published messages cannot be taken back. If the writer
+        was quicker, the sync costs nothing.
         """
         if newest != self._synced:
             settle(self._layout)

@@ -1,4 +1,4 @@
-"""A format: how values are encoded, and what surrounds a message."""
+"""The formats of messages: how values are encoded, and the bytes that surround a message."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ Register = Callable[[str, str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class MessageFormat:
-    """`frame` returns the bytes before and after each message of a topic, given the part (key, value) and schema."""
+    """A format. `frame` returns the bytes before and after each message of a topic, given the part (key, value) and
+    schema."""
 
     writer: FormatWriter
     frame: Callable[[str, str, Schema], Frame]
 
 
 def format_of(name: FormatName, register: Register | None = None) -> MessageFormat:
-    """The format of a name; Avro and Protobuf need a registry."""
+    """Return the format with a name. Avro and Protobuf need a registry."""
     match name:
         case "json":
             return MessageFormat(JsonWriter(), lambda topic, part, schema: (b"", b""))
@@ -44,7 +45,8 @@ def format_of(name: FormatName, register: Register | None = None) -> MessageForm
 def _confluent_frame(
     register: Register | None, kind: str, text: Callable[[Schema], str], behind: bytes
 ) -> Callable[[str, str, Schema], Frame]:
-    """Confluent's wire format: a zero, the schema's number, and for Protobuf which message of the schema it is."""
+    """Return a function for frames in Confluent's wire format: a zero, the schema's number, and for Protobuf which
+    message of the schema it is."""
     if register is None:
         raise ConfigurationError(
             f"publishing as {kind} without a registry",

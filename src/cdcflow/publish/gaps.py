@@ -23,8 +23,8 @@ How = Literal["compared", "read"]
 
 @dataclass(frozen=True, slots=True)
 class GapNotice:
-    """One notification about a table. `how`: how its gap ended, None if it begins. compared: deletions that nothing
-    captured were published since; read: every row that exists was, and no deletion."""
+    """One notification about a table. `how`: how its gap ended, `None` if it begins. With "compared", deletions that
+    were not captured were published since; with "read", every row that exists was, but no deletion."""
 
     table: str
     number: int
@@ -48,14 +48,14 @@ class GapNotice:
 
 
 def next_gap(progress: Mapping[str, object], published: Published) -> int | None:
-    """The offset at which the next gap is that was not published, or None if there is no such gap."""
+    """Return the offset of the next gap that was not published yet; `None` if there is no such gap."""
     return next((int(gap.offset) for gap in _later(progress, published)), None)
 
 
 def notices(
     progress: Mapping[str, object], at: int, published: Published, now_ms: int
 ) -> tuple[list[GapNotice], Published]:
-    """The notifications that are due, and the position with what they change.
+    """Return the notifications that are due, and the position with what they change.
 
     `progress`: at a cut of the log, after which the next offset is `at`; nothing that follows `published` is known of
     tables before everything up to that cut is published.
@@ -89,7 +89,7 @@ def _entries(progress: Mapping[str, object]) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _tables_in(progress: Mapping[str, object], gap: GapRecord) -> Iterator[str]:
-    """The tables that were captured before a gap."""
+    """Yield the tables that were captured before a gap."""
     for name, entry in _entries(progress).items():
         is_new = entry["generation"] <= 1 and entry["since"] >= gap.offset and entry.get("gap") is None
         if entry["state"] != "forgotten" and not is_new:
@@ -97,7 +97,7 @@ def _tables_in(progress: Mapping[str, object], gap: GapRecord) -> Iterator[str]:
 
 
 def _how_it_ended(entry: Mapping[str, Any] | None, offset: int) -> How | None:
-    """How a table came to be right again after the gap at this offset; None if it is not."""
+    """Return how a table came to be right again after the gap at this offset; `None` if it is not right yet."""
     if entry is None or entry["state"] != "done":
         return None
     gap = entry.get("gap")

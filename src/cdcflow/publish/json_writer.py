@@ -1,4 +1,4 @@
-"""Values as Kafka Connect's JSON converter writes them: bytes in base64, NaN and infinities as texts."""
+"""Write values as Kafka Connect's JSON converter does: bytes in base64, NaN and infinities as texts."""
 
 from __future__ import annotations
 
@@ -81,6 +81,6 @@ def _decimals(values: pa.Array) -> pa.Array:
 
 
 def with_schema(schema: Schema) -> tuple[bytes, bytes]:
-    """The bytes before and after a value that carries its schema."""
+    """Return the bytes before and after a value that carries its schema."""
     said = json.dumps(schema.to_json(), separators=(",", ":"), ensure_ascii=False).encode()
     return b'{"schema":' + said + b',"payload":', b"}"

@@ -1,4 +1,4 @@
-"""The tail of a log in Kafka: begins at the head of the topic range that has the first offset."""
+"""The tail of a log in Kafka. It begins at the head of the topic range that contains the first offset."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class KafkaTail(HeldTail[TopicCursor]):
         return cursor.read(self._reader, end)
 
     def _settle(self) -> None:
-        """Nothing to do: brokers only show what is committed."""
+        """Do nothing: brokers only show what is committed."""
 
     def _headers(self, first: int, last: int) -> Iterator[pa.Table]:
         return self._log.read_transactions(first, last)

@@ -1,4 +1,4 @@
-"""From columns of values to a column of messages, the same way for every format.
+"""Build a column of messages from columns of values, in the same way for every format.
 
 A rendered column is a `large_binary` array: each cell the bytes of one value, or NULL. Leaves are rendered a column at
 a time and joined into records by Arrow, so no row becomes a Python object on the way.
@@ -20,25 +20,26 @@ NONE = pa.scalar(None, RENDERED)
 
 
 class FormatWriter(Protocol):
-    """How one format encodes values."""
+    """The encoding of values in one format."""
 
     def scalar(self, values: pa.Array, schema: Schema) -> pa.Array:
-        """Plain values, rendered; NULL stays NULL."""
+        """Return plain values as rendered cells; NULL stays NULL."""
         ...
 
     def record(self, parts: Sequence[pa.Array | pa.Scalar], schema: Schema) -> pa.Array:
-        """Combine the rendered fields of a struct (as many and in the order of `schema.fields`). Never NULL."""
+        """Return structs, combined from their rendered fields (as many and in the order of `schema.fields`). Never
+        NULL."""
         ...
 
     def sequence(
         self, items: pa.Array, lengths: np.ndarray[tuple[int], np.dtype[np.int64]], schema: Schema
     ) -> pa.Array:
-        """Combine rendered elements, `lengths[i]` of them for array i. Never NULL."""
+        """Return arrays, combined from their rendered elements: array i has `lengths[i]` of them. Never NULL."""
         ...
 
 
 def render(values: pa.Array, schema: Schema, writer: FormatWriter) -> pa.Array:
-    """A column of any type, rendered."""
+    """Return a column of any type as rendered cells."""
     match schema.type:
         case "struct":
             parts = [render(values.field(i), inner, writer) for i, (_, inner) in enumerate(schema.fields)]
@@ -62,11 +63,11 @@ def concat_columns(*parts: pa.Array | pa.Scalar) -> pa.Array:
 
 
 def repeat_cells(cells: pa.Array, index: np.ndarray[tuple[int], np.dtype[np.int64]]) -> pa.Array:
-    """The cells that each row points to."""
+    """Return the cell at each of these indexes."""
     return pc.take(cells, pa.array(index))
 
 
 def join_groups(items: pa.Array, lengths: np.ndarray[tuple[int], np.dtype[np.int64]], between: bytes) -> pa.Array:
-    """Consecutive rendered items (none NULL) joined into one cell per group."""
+    """Return consecutive rendered items (none NULL), joined into one cell per group."""
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     return pc.binary_join(pa.LargeListArray.from_arrays(pa.array(ends), items), constant(between))

@@ -32,7 +32,7 @@ _LABEL = re.compile(r"'((?:[^']|'')*)'")
 
 
 def encoding(name: str, column: Column, modes: Modes) -> Encoding:
-    """How a column is published; `name` is its full name, for errors."""
+    """Return how a column is published; `name` is its full name, for errors."""
     return of_column(_encoding(name, column.type.source, column.type.arrow, modes), nullable=column.nullable)
 
 

@@ -14,7 +14,8 @@ KEY = b"position"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Everything before `next_offset` of this log is in the topics; `position` is that of its last transaction.
+    """The published position: everything before `next_offset` of this log is in the topics; `position` is that of its
+    last transaction.
 
     `gap`: the number of the last gap that readers were notified of. `unverified`: the tables whose gap has not ended in
     the topics, each with the gap's number and its offset.

@@ -35,7 +35,8 @@ _EXTENSIONS = ("hstore", "ltree", "citext")
 
 
 def encoding(column: Column, modes: Modes) -> Encoding:
-    """How a column is published. The server's name of its type decides; if unknown, its Arrow type in the log."""
+    """Return how a column is published. The server's name of its type decides; if that is unknown, its Arrow type in
+    the log."""
     return of_column(_encoding(column.type.source, column.type.arrow, modes), nullable=column.nullable)
 
 
@@ -89,7 +90,8 @@ def _plain_encoding(name: str, first: int | None, arrow: pa.DataType, modes: Mod
 
 
 def _number_text(scale: int | None, precision: int | None, modes: Modes) -> Encoding:
-    """`numeric` without precision, or with more than a decimal of the log holds: exact text."""
+    """Return the encoding of a `numeric` without precision, or with more than a decimal of the log holds: exact
+    text."""
     match modes.decimal:
         case "string":
             return text(modes, convert=values.plain_text_number, neutral=zero(scale or 0))

@@ -1,7 +1,7 @@
-"""Messages into Kafka, in transactions. With `registry`, the only module here that uses confluent-kafka.
+"""Write messages into Kafka, in transactions. With `registry`, the only module here that uses confluent-kafka.
 
-The brokers give the transactional id to the latest producer that requests it; they refuse the previous one, and what
-that one had not committed is gone. So a commit with unknown outcome is decided before the position is read.
+The brokers give the transactional id to the latest producer that requests it; they refuse the previous one, and drop
+the messages that it had not committed. So a commit with unknown outcome is decided before the position is read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Setting = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where the topics are. `options` are librdkafka's own settings.
+    """The brokers with the topics. `options` are librdkafka's own settings.
 
     Missing topics are created with `partitions`, `replicas` and `topic_options`.
     """
@@ -71,7 +71,7 @@ class TableProducer:
 
     @property
     def overdue(self) -> bool:
-        """The current transaction has been open longer than the brokers allow."""
+        """Whether the current transaction has been open longer than the brokers allow."""
         return self._begun and time.monotonic() - self._begun_at >= self.timeout_ms / 1000
 
     @classmethod
@@ -162,7 +162,7 @@ class TableProducer:
         """Make everything since `begin` visible together with this position.
 
         Raises:
-            SinkUnavailable, OutcomeUnknown: open again, and continue at the position that is found then.
+            SinkUnavailable, OutcomeUnknown: open again, and continue at the position that the topics then have.
             InvariantViolated: another process has taken the topics over.
         """
         self._put(self._cluster.position_topic, published.to_json(), KEY)
@@ -172,7 +172,7 @@ class TableProducer:
         self.published = published
 
     def close(self) -> None:
-        """Drop what was not committed. Never raises: the next process takes the topics over anyway."""
+        """Drop the messages that were not committed. Never raises: the next process takes the topics over anyway."""
         if self._begun:
             with contextlib.suppress(KafkaException):
                 # Aborting before anything was sent is a fatal error of the library with some brokers.
@@ -182,7 +182,7 @@ class TableProducer:
 
 
 def looked_at(cluster: Cluster) -> Published | None:
-    """The published position, read without becoming the writer; None if publishing has not begun.
+    """Return the published position, read without becoming the writer; `None` if publishing has not begun.
 
     Raises:
         SinkUnavailable: the brokers do not answer.
@@ -194,7 +194,7 @@ def looked_at(cluster: Cluster) -> Published | None:
 
 
 def _last_position(cluster: Cluster) -> Published | None:
-    """The latest committed position, None if there is no position."""
+    """Return the latest committed position, None if there is no position."""
     settings: dict[str, Setting] = {
         "group.id": "cdcflow-readers-have-no-group",
         "isolation.level": "read_committed",

@@ -1,4 +1,4 @@
-"""Values as Protobuf, and a schema's text (proto3) with one message that holds all others.
+"""Write values as Protobuf, and a schema's text (proto3) with one message that holds all others.
 
 an array        message of `repeated` elements, each with an `optional` value: NULL, empty and a NULL inside are
                 three different values, which a bare `repeated` cannot express
@@ -57,7 +57,7 @@ def _tag(number: int, wire: int) -> bytes:
 
 
 def _field(cells: pa.Array | pa.Scalar, number: int, schema: Schema) -> pa.Array | pa.Scalar:
-    """A field with its number before it; empty if it is NULL."""
+    """Return the cells of a field, each preceded by the field's number; an empty cell for NULL."""
     if isinstance(cells, pa.Scalar) and not cells.is_valid:
         return _NOTHING
     if schema.type in ("struct", "array"):
@@ -73,7 +73,7 @@ def schema_text(schema: Schema) -> str:
 
 
 def _message(schema: Schema, known: set[str]) -> list[str]:
-    """A struct's message, and within the outermost one those of all structs in it."""
+    """Return the lines of a struct's message. The outermost message contains those of all structs in it."""
     is_outermost = not known
     known.add(_short(schema))
     inner = [line for part in _structs(schema, known) for line in part] if is_outermost else []

@@ -1,4 +1,4 @@
-"""The loop: whole transactions of the log into the topics, a group of them in one Kafka transaction.
+"""The publishing loop: whole transactions of the log into the topics, a group of them in one Kafka transaction.
 
     position ──▶ next group of whole transactions ──▶ rows, table by table ──▶ messages ──┐
        ▲                                                                                  ▼
@@ -40,7 +40,7 @@ OnEvent = Callable[[str, Mapping[str, object]], None]
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """`group_rows_max`: a group ends with the transaction that reaches it.
+    """The limits of groups and pauses. `group_rows_max`: a group ends with the transaction that reaches it.
 
     `idle_s`: the polling interval of a quiet log.
 
@@ -83,11 +83,11 @@ class Publisher:
         """What is being connected to, or was last."""
 
     def stop(self) -> None:
-        """End now: nothing of the current group becomes visible, and it is published when publishing continues."""
+        """End now. Nothing of the current group becomes visible; it is published when publishing continues."""
         self._stop.set()
 
     def check(self) -> None:
-        """Check that it could publish, without affecting another publisher.
+        """Check that this publisher could publish, without affecting a publisher that runs.
 
         Raises:
             SinkUnavailable: the log or the brokers do not answer.
@@ -101,9 +101,9 @@ class Publisher:
             _check_position(published, tail, cluster)
 
     def run(self, *, once: bool = False, wait: bool = True) -> None:
-        """Publish until `stop`; `once`: until the current end of the log.
+        """Publish until `stop`; with `once`, until the current end of the log.
 
-        `wait` False: it ends if the log or the brokers cannot be reached at the first try.
+        `wait` False: end if the log or the brokers cannot be reached at the first try.
 
         Raises:
             HistoryLost: the next rows have expired from the log.
@@ -194,10 +194,11 @@ class Publisher:
         self._lacking = lacking
 
     def _publish(self, session: _PublishSession, producer: TableProducer, after: Published, rows: int) -> Published:
-        """Publish one group. If it exceeds Kafka's transaction timeout, a smaller one is tried.
+        """Publish one group, and return the position after it. If the group exceeds Kafka's transaction timeout, a
+        smaller one is tried.
 
         Raises:
-            ConfigurationError: it is a single transaction of the source.
+            ConfigurationError: a single transaction of the source exceeds the timeout.
         """
         try:
             return session.publish(after, rows)
@@ -220,7 +221,7 @@ class Publisher:
             ) from error
 
     def _tail(self) -> GrowingLog | None:
-        """The log, once it exists."""
+        """Return the log's tail; `None` as long as the log does not exist."""
         while (tail := self._open_tail()) is None:
             if self._stop.wait(self._pace.idle_s):
                 return None
@@ -246,12 +247,13 @@ def _check_position(found: Published | None, tail: GrowingLog, cluster: Cluster)
 
 
 class _Stopped(Exception):
-    """A stop was requested while a group is under way."""
+    """Raised when a stop is requested while a group is being published."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """The group under way: its last offset, and how many of the source's transactions it has."""
+    """The bounds of the group that is being published: its last offset, and how many of the source's transactions it
+    has."""
 
     last_offset: int
     count: int
@@ -284,7 +286,8 @@ class _PublishSession:
             producer.make_topics([self._transactions.topic])
 
     def publish(self, after: Published, rows: int) -> Published:
-        """Publish one group: the next transactions, through the one that reaches this many rows."""
+        """Publish one group, and return the position after it. The group has the next transactions, through the one
+        that reaches this many rows."""
         first = after.next_offset
         headers = pa.concat_tables(self._until_stopped(self._tail.transactions(first, first + rows - 1)))
         transactions = HeaderBatch(headers, after.position)
@@ -303,7 +306,8 @@ class _PublishSession:
         return done
 
     def notify(self, published: Published) -> Published:
-        """Publish the notifications of gaps that are due, in a Kafka transaction with what they change."""
+        """Publish the notifications of gaps that are due, in one Kafka transaction with the position that they change;
+        return that position."""
         now_ms = time.time_ns() // 1_000_000
         found, after = gaps.notices(self._tail.progress, self._tail.progress_at, published, now_ms)
         if not found:
@@ -318,7 +322,7 @@ class _PublishSession:
         return after
 
     def _until_stopped(self, parts: Iterable[Part]) -> Iterator[Part]:
-        """The same parts; raises `_Stopped` when a stop is requested."""
+        """Yield the parts, but raise `_Stopped` as soon as a stop is requested."""
         for part in parts:
             if self._stopping():
                 raise _Stopped
@@ -333,10 +337,10 @@ class _PublishSession:
 
 
 def gather_rows(parts: Iterable[LogRows]) -> Iterator[tuple[Table, pa.Table]]:
-    """The same rows in fewer, larger parts, ascending within a table as before.
+    """Yield the rows in fewer, larger parts, ascending within a table as before.
 
-    A log that is written change by change is read in parts of a row or two, and a part's fixed cost is a hundred
-    times that of a row.
+    A log that is written change by change is read in parts of a row or two, and a part's fixed cost is a hundred times
+    that of a row.
     """
     waiting: dict[TableId, _WaitingRows] = {}
     for table, _, rows in parts:
@@ -377,7 +381,7 @@ class _WaitingRows:
 
 
 def _pieces(rows: pa.Table) -> Iterator[pa.RecordBatch]:
-    """Slices of as many rows as fit well into memory when they are rendered."""
+    """Yield slices of the rows, each small enough for memory when its rows are rendered."""
     for batch in rows.to_batches():
         at_once = max(1, min(SLICE_ROWS, SLICE_BYTES * batch.num_rows // max(1, batch.nbytes)))
         for start in range(0, batch.num_rows, at_once):

@@ -22,7 +22,7 @@ _JSON = "application/vnd.schemaregistry.v1+json"
 
 
 def registrar(settings: Registry) -> Register:
-    """A function that registers a schema under a subject, and returns its number."""
+    """Return a function that registers a schema under a subject and returns the schema's number."""
 
     def register(subject: str, kind: str, text: str) -> int:
         # Avro is a registry's default, and the oldest ones support no other type.

@@ -81,7 +81,7 @@ class SourceBlocks:
         return envelope.topic_name(self._prefix, table.schema, table.name)
 
     def positions(self, transactions: HeaderBatch) -> list[SourcePosition]:
-        """One per transaction."""
+        """Return the position of each transaction."""
         texts: list[str] = transactions.headers.column("position").to_pylist()
         if not self.is_postgres:
             return [_binlog(p) for p in texts]
@@ -92,7 +92,7 @@ class SourceBlocks:
     def columns(
         self, table: TableId, transactions: HeaderBatch, positions: Sequence[SourcePosition], which: Int64s
     ) -> list[pa.Array]:
-        """The fields of `schema`, for the transactions with these indices in the headers."""
+        """Return the fields of `schema` for the transactions at these indexes in the headers."""
         count = len(which)
         us = transactions.commit_us[which]
         snapshot = np.where(transactions.is_read[which], "incremental", "false")
@@ -134,7 +134,7 @@ class SourceBlocks:
         ]
 
     def _sequences(self, transactions: HeaderBatch, positions: Sequence[SourcePosition], which: Int64s) -> pa.Array:
-        """PostgreSQL: the position of the previous commit, and of this one, as Debezium's pair of texts."""
+        """Return, for PostgreSQL, the position of the previous commit and of this one, as Debezium's pair of texts."""
         if not self.is_postgres:
             return pa.nulls(len(which), pa.string())
         first = None if transactions.previous is None else _lsn(transactions.previous)
@@ -163,7 +163,7 @@ def _lsn(position: str) -> int:
 
 
 def _binlog(position: str) -> SourcePosition:
-    """`file:pos;GTIDs` (see `sources/mysql/position.py`, whose text this is)."""
+    """Return the position in a text `file:pos;GTIDs` (`sources/mysql/position.py` defines the text)."""
     file, _, pos = position.partition(";")[0].rpartition(":")
     if not file or not pos.isdecimal():
         raise InvariantViolated(f"publishing: not a position in a binary log: {position[:200]!r}")

@@ -1,4 +1,5 @@
-"""The change log as the publisher reads it: what is durable, in whole transactions. Any kind of log can be one."""
+"""The change log as the publisher reads it: its durable rows, in whole transactions. Any kind of log can
+implement it."""
 
 from __future__ import annotations
 
@@ -22,18 +23,18 @@ class GrowingLog(Protocol):
     """The offset after that cut."""
 
     def next_offset(self) -> int:
-        """The offset after the latest durable row: nothing before it ever changes."""
+        """Return the offset after the latest durable row. Rows before it never change."""
         ...
 
     def ready(self, first: int) -> int:
-        """The offset after the latest row that can be published now, starting at `first`.
+        """Return the offset after the latest row that can be published now, starting at `first`.
 
         It is `first` if there is no such row yet. It reads for a short time only: the next call continues.
         """
         ...
 
     def transactions(self, first: int, last: int) -> Iterator[pa.Table]:
-        """Headers of the transactions with a row between two offsets (inclusive), in order.
+        """Yield headers of the transactions with a row between two offsets (inclusive), in order.
 
         At least one transaction, perhaps not all.
 
@@ -43,8 +44,8 @@ class GrowingLog(Protocol):
         ...
 
     def rows(self, first: int, last: int) -> Iterator[LogRows]:
-        """Rows between two offsets (inclusive), ascending within a table.
+        """Yield rows between two offsets (inclusive), ascending within a table.
 
-        Requested after their transactions, up to the last of those; rows before them may be released then.
+        They are requested after their transactions, up to the last of those; earlier rows may be released after that.
         """
         ...

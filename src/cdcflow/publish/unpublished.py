@@ -1,4 +1,4 @@
-"""Common to both kinds of tails: holds what was read and is not published yet.
+"""Common to both kinds of tails: holds the rows that were read and are not published yet.
 
 The cursor stays at the publisher's position: new rows are read from there, decoded once, and held until they are
 published. Only the beginning skips over earlier data.
@@ -47,7 +47,7 @@ class _HeldRun:
 class HeldTail(ABC, Generic[CursorT]):
     """A tail that reads its log with a cursor. Used by one thread.
 
-    The cursor is None if there currently cannot be one: then the log is read as any other reader reads it.
+    The cursor is `None` if there currently cannot be one: the log is then read as any other reader reads it.
     """
 
     wait_s: float
@@ -72,15 +72,16 @@ class HeldTail(ABC, Generic[CursorT]):
 
     @abstractmethod
     def _cursor_from(self, first: int) -> CursorT | None:
-        """A cursor that returns at least everything starting at this offset."""
+        """Return a cursor that returns at least everything starting at this offset."""
 
     @abstractmethod
     def _records(self, cursor: CursorT) -> Iterator[tuple[object, Context]]:
-        """What was added since, up to a cut. FileNotFoundError: it must be restarted."""
+        """Yield the records that were added since, up to a cut. Raises FileNotFoundError if the cursor must be
+        restarted."""
 
     @abstractmethod
     def _settle(self) -> None:
-        """Do what is necessary before the rows read last are passed on."""
+        """Do the work that is necessary before the rows that were read last are passed on."""
 
     @abstractmethod
     def _headers(self, first: int, last: int) -> Iterator[pa.Table]: ...
@@ -90,7 +91,7 @@ class HeldTail(ABC, Generic[CursorT]):
 
     @abstractmethod
     def _silent(self) -> SinkUnavailable:
-        """The error if expected data does not arrive."""
+        """Return the error for expected data that does not arrive."""
 
     # ── the tail ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -127,7 +128,7 @@ class HeldTail(ABC, Generic[CursorT]):
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _hold(self, first: int) -> None:
-        """Hold what begins with this offset, or as much of it as may be held."""
+        """Hold the rows from this offset onward, or as many of them as may be held."""
         if first != self._unheld and (self._cursor is None or first < self._from):
             self._begin(first)
         self._let_go(first)
@@ -150,13 +151,14 @@ class HeldTail(ABC, Generic[CursorT]):
         self._bytes = 0
 
     def _let_go(self, first: int) -> None:
-        """Release what is before this offset."""
+        """Release the rows before this offset."""
         self._from = max(self._from, first)
         while self._held and self._held[0].transactions.next_offset <= self._from:
             self._bytes -= self._held.popleft().bytes
 
     def _read_on(self, cursor: CursorT) -> None:
-        """Hold what was added since; restart with the next call if the log was changed underneath."""
+        """Hold the rows that were added since. If the log was changed in the meantime, restart the cursor with the next
+        call."""
         before = self._next_offset
         try:
             self._take(cursor)
@@ -166,7 +168,7 @@ class HeldTail(ABC, Generic[CursorT]):
             self._settle()
 
     def _take(self, cursor: CursorT) -> None:
-        """Hold what was added since, up to a cut; after a short time, up to the next cut."""
+        """Hold the rows that were added since, up to a cut; after a short time, only up to the next cut."""
         until = time.monotonic() + self._turn_s
         coming: list[_HeldRun] = []
         for record, context in self._records(cursor):

@@ -1,7 +1,7 @@
-"""Values of the change log in Debezium's plain types, a column at a time.
+"""Convert values of the change log to Debezium's plain types, a column at a time.
 
-Every function takes the column as the log stores it and keeps NULL as NULL. What needs a loop over values (text of
-composite types, dates outside Python's range) is done by `_each`, and only for the values that need it.
+Every function takes the column as the log stores it and keeps NULL as NULL. Conversions that need a loop over values
+(text of composite types, dates outside Python's range) are done by `_each`, and only for the values that need it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _each(values: pa.Array, kind: pa.DataType, of: Callable[..., object]) -> pa.
 
 
 def unscaled_bytes(values: pa.Array) -> pa.Array:
-    """A decimal's unscaled number: two's complement, big-endian, in as few bytes as possible."""
+    """Return a decimal's unscaled number: two's complement, big-endian, in as few bytes as possible."""
     width = values.type.byte_width
     raw = np.frombuffer(values.buffers()[1] or b"", np.uint8).reshape(-1, width)
     cells = raw[values.offset : values.offset + len(values), ::-1]
@@ -52,7 +52,7 @@ def unscaled_bytes(values: pa.Array) -> pa.Array:
 
 
 def plain_decimal(values: pa.Array) -> pa.Array:
-    """A decimal's digits, never with an exponent."""
+    """Return a decimal's digits, never with an exponent."""
     texts = values.cast(pa.string())
     if not pc.any(pc.match_substring(texts, "E")).as_py():
         return texts
@@ -67,7 +67,7 @@ VARIABLE_SCALE = pa.struct([("scale", pa.int32()), ("value", pa.binary())])
 
 
 def variable_scale(values: pa.Array) -> pa.Array:
-    """Numbers as text, each with its own scale. NaN and infinities have none: NULL."""
+    """Return numbers in text form, each with its own scale. NaN and infinities have no scale and become NULL."""
 
     def scale_and_value(text: str) -> dict[str, object] | None:
         scale, number = _exact(text)
@@ -80,7 +80,7 @@ _NO_NUMBERS = frozenset(("NaN", "Infinity", "-Infinity"))
 
 
 def _exact(text: str) -> tuple[int, int | None]:
-    """The number of digits after the point, and the unscaled number."""
+    """Return the number of digits after the point, and the unscaled number."""
     if text in _NO_NUMBERS:
         return 0, None
     whole, _, fraction = text.partition(".")
@@ -90,7 +90,7 @@ def _exact(text: str) -> tuple[int, int | None]:
 
 
 def scaled_text(scale: int) -> Callable[[pa.Array], pa.Array]:
-    """Numbers as text whose column has a scale: the unscaled number."""
+    """Return a function that converts numbers in text form, whose column has this scale, to unscaled numbers."""
 
     def unscaled_number(text: str) -> bytes | None:
         own, number = _exact(text)
@@ -108,12 +108,13 @@ def decimal_double(values: pa.Array) -> pa.Array:
 
 
 def plain_text_number(values: pa.Array) -> pa.Array:
-    """The server's text of a number, without an exponent."""
+    """Return the server's text of a number, without an exponent."""
     return _each(values, pa.string(), lambda v: v if v[-1].isalpha() else format(Decimal(v), "f"))
 
 
 def unsigned_long(name: str) -> Callable[[pa.Array], pa.Array]:
-    """Unsigned numbers of 64 bits as signed ones; one that does not fit raises an error with the column's name."""
+    """Return a function that converts unsigned numbers of 64 bits to signed ones. It raises an error with the column's
+    name if one does not fit."""
 
     def convert(values: pa.Array) -> pa.Array:
         try:
@@ -148,7 +149,7 @@ def hex_of(values: pa.Array) -> pa.Array:
 
 
 def bits_of_text(values: pa.Array) -> pa.Array:
-    """Texts of 0 and 1 as bytes, least significant first, as few as possible."""
+    """Return texts of 0 and 1 as bytes, least significant first, as few as possible."""
 
     def bits(text: str) -> bytes:
         number = int(text, 2) if text else 0
@@ -178,12 +179,12 @@ def days(values: pa.Array) -> pa.Array:
 
 
 def micros(values: pa.Array) -> pa.Array:
-    """Microseconds since 1970 (or of a duration)."""
+    """Return timestamps in microseconds since 1970, or durations in microseconds."""
     return values.view(pa.int64())
 
 
 def millis(values: pa.Array) -> pa.Array:
-    """Milliseconds since 1970, rounded down."""
+    """Return timestamps in milliseconds since 1970, rounded down."""
     return _floor_divide(values.view(pa.int64()), 1000)
 
 
@@ -193,7 +194,7 @@ def _floor_divide(numbers: pa.Array, by: int) -> pa.Array:
 
 
 def utc_text(digits: int) -> Callable[[pa.Array], pa.Array]:
-    """A timestamp as ISO 8601 in UTC with `digits` fractional digits of the second."""
+    """Return a function that formats timestamps as ISO 8601 in UTC with `digits` fractional digits of the second."""
 
     def convert(values: pa.Array) -> pa.Array:
         numbers = values.view(pa.int64())
@@ -209,7 +210,8 @@ def utc_text(digits: int) -> Callable[[pa.Array], pa.Array]:
 
 
 def _moment(us: int, digits: int) -> str:
-    """Any timestamp of the proleptic calendar; a year beyond 9999 has a sign, as ISO 8601 requires."""
+    """Return the text of any timestamp of the proleptic calendar. A year beyond 9999 has a sign, as ISO 8601
+    requires."""
     day, rest = divmod(us, DAY_US)
     era, day_of_era = divmod(day + 719_468, 146_097)
     year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
@@ -225,7 +227,7 @@ def _moment(us: int, digits: int) -> str:
 
 
 def clock_micros(values: pa.Array) -> pa.Array:
-    """Times of day as the server prints them, in microseconds since midnight."""
+    """Return times of day, given as the server prints them, in microseconds since midnight."""
 
     def two(at: int) -> pa.Array:
         return pc.utf8_slice_codeunits(values, at, at + 2).cast(pa.int64())
@@ -240,7 +242,8 @@ def clock_millis(values: pa.Array) -> pa.Array:
 
 
 def duration_millis(name: str) -> Callable[[pa.Array], pa.Array]:
-    """Times as Connect's Time, which must be within a day; any other raises an error with the column's name."""
+    """Return a function that converts times to Connect's Time, which must be within a day. It raises an error with the
+    column's name for any other time."""
 
     def convert(values: pa.Array) -> pa.Array:
         numbers = values.view(pa.int64())
@@ -256,7 +259,7 @@ def duration_millis(name: str) -> Callable[[pa.Array], pa.Array]:
 
 
 def zoned_clock(values: pa.Array) -> pa.Array:
-    """Times of day with an offset, converted to UTC."""
+    """Return times of day with an offset, converted to UTC."""
 
     def utc_clock(text: str) -> str:
         found = _CLOCK.fullmatch(text)
@@ -272,7 +275,7 @@ def zoned_clock(values: pa.Array) -> pa.Array:
 
 
 def micro_duration(values: pa.Array) -> pa.Array:
-    """An interval in microseconds, its months counted as a twelfth of 365.25 days.
+    """Return intervals in microseconds; a month counts as a twelfth of 365.25 days.
 
     Raises:
         ConfigurationError: one does not fit into 64 bits.
@@ -312,7 +315,7 @@ _BACKSLASHED = re.compile(r"\\(.)", re.DOTALL)
 
 
 def hstore_json(values: pa.Array) -> pa.Array:
-    """An hstore's text as a JSON object of texts."""
+    """Return the texts of hstores as JSON objects of texts."""
     import json
 
     def as_json(text: str) -> str:
@@ -336,7 +339,7 @@ def point_at(x: float, y: float) -> dict[str, object]:
 
 
 def point(values: pa.Array) -> pa.Array:
-    """A point's text as coordinates, and as WKB."""
+    """Return points, given as texts, as coordinates and as WKB."""
 
     def coordinates(text: str) -> dict[str, object]:
         x, y = text.strip("()").split(",")
@@ -346,7 +349,7 @@ def point(values: pa.Array) -> pa.Array:
 
 
 def geometry(values: pa.Array) -> pa.Array:
-    """EWKB (little-endian) as WKB and its SRID, NULL for none."""
+    """Return EWKB (little-endian) as WKB and its SRID, which is NULL if there is none."""
 
     def wkb_and_srid(value: bytes) -> dict[str, object]:
         if value[4] & _HAS_SRID == 0:

@@ -1,4 +1,4 @@
-"""Numbers of varying length, as Avro and Protobuf write them, whole columns at once."""
+"""Encode numbers with varying length, as Avro and Protobuf do, whole columns at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _SHIFTS = np.arange(_BYTES_MAX, dtype=np.uint64) * np.uint64(7)
 
 
 def varints(numbers: npt.NDArray[np.uint64], like: pa.Array | None = None) -> pa.Array:
-    """Seven bits per byte, least significant first; the top bit marks that more bytes follow. NULL where `like` is."""
+    """Return numbers with seven bits per byte, least significant first; the top bit marks that more bytes follow. NULL
+    where `like` is NULL."""
     width = int(numbers.max()).bit_length() // 7 + 1 if len(numbers) else 1
     shifts = _SHIFTS[: min(width, _BYTES_MAX)]
     groups = (numbers[:, None] >> shifts).astype(np.uint64)
@@ -28,7 +29,7 @@ def varints(numbers: npt.NDArray[np.uint64], like: pa.Array | None = None) -> pa
 
 
 def zigzag(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Map small numbers of either sign to small unsigned ones."""
+    """Return small unsigned numbers for small numbers of either sign."""
     return ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
 
 
@@ -38,13 +39,13 @@ def varint(number: int) -> bytes:
 
 
 def integers(values: pa.Array) -> npt.NDArray[np.int64]:
-    """A column of integers, 0 where it is NULL."""
+    """Return a column of integers, 0 where it is NULL."""
     found: npt.NDArray[np.int64] = values.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     return np.ascontiguousarray(found)
 
 
 def fixed_width(values: pa.Array, kind: str) -> pa.Array:
-    """Numbers in as many bytes as their type has, least significant first."""
+    """Return numbers in as many bytes as their type has, least significant first."""
     numbers = values.fill_null(0).to_numpy(zero_copy_only=False).astype(kind)
     ends = np.arange(len(numbers) + 1, dtype=np.int64) * numbers.itemsize
     return of_parts(ends, numbers.view(np.uint8), values)
@@ -55,6 +56,6 @@ def lengths(cells: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def behind_length(cells: pa.Array, *, zigzagged: bool) -> pa.Array:
-    """Each cell, preceded by its length in bytes."""
+    """Return each cell, preceded by its length in bytes."""
     sizes = lengths(cells)
     return concat_columns(varints(zigzag(sizes) if zigzagged else sizes.view(np.uint64), cells), cells)

@@ -18,7 +18,7 @@ _AS_JSON = ("object", "array")
 
 
 def read(shape: CollectionShape, body: bytes) -> tuple[pa.RecordBatch, list[OperationFailure]]:
-    """The rows of a stream in `shape.table.row_schema`, and those that the schema does not accept.
+    """Return the rows of a stream in `shape.table.row_schema`, and those that the schema does not accept.
 
     A missing column is NULL; one of a narrower type is widened.
 
@@ -83,7 +83,7 @@ def _widen(column: pa.ChunkedArray, of: pa.DataType) -> pa.ChunkedArray:
 
 
 def _violations(known: Property, column: pa.ChunkedArray) -> Iterator[tuple[str, Any]]:
-    """The rules of a column, each with the rows that violate it."""
+    """Yield the rules of a column, each with the rows that violate it."""
     if not known.nullable:
         yield f"{known.name}: null is not taken", column.is_null()
     if known.kind == "number":

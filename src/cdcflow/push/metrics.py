@@ -1,4 +1,4 @@
-"""What `cdcflow serve` has done, as Prometheus metrics. docs/serve.md is tested against the list."""
+"""The activity of `cdcflow serve` as Prometheus metrics. docs/serve.md is tested against the list."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LISTED: Listed = (
 
 
 def status(writer: CollectionWriter) -> dict[str, Any]:
-    """The values from which the metrics are computed."""
+    """Return the values from which the metrics are computed."""
     return {
         "answers": dict(writer.answers),
         "written": writer.transactions,

@@ -35,7 +35,7 @@ _PROBES = {
 
 
 def description(shapes: Iterable[CollectionShape]) -> dict[str, Any]:
-    """The whole description."""
+    """Return the whole description."""
     listed = openapi.get("collections", "The collections, their keys and columns, and the latest offset.")
     paths = {
         **openapi.probes(_PROBES),

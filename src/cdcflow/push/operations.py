@@ -32,7 +32,7 @@ _MEMBERS: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class OperationFailure:
-    """Why an operation failed.
+    """The failure of an operation.
 
     `invalid`: it can never succeed; `absent`: its row does not exist; `mismatch`: the row is not as expected. `number`
     counts the operations (or rows) of the request from 1.
@@ -48,7 +48,8 @@ class OperationFailure:
 
 @dataclass(frozen=True, slots=True)
 class RowOperation:
-    """One operation. `values`: the whole row, the columns to set, or what to add. `expect` None: expects no row."""
+    """One operation. `values`: the whole row, the columns to set, or the numbers to add. `expect` `None`: expects no
+    row."""
 
     number: int
     kind: Kind
@@ -59,10 +60,10 @@ class RowOperation:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result for a row: the letter of its change (None: nothing changed), and the row.
+    """The result for a row: the letter of its change (`None`: nothing changed), and the row.
 
-    `row` is the row afterwards, or the deleted one; None if there is no row. `told`: columns whose new value the answer
-    contains.
+    `row` is the row afterwards, or the deleted one; `None` if there is no row. `told`: columns whose new value the
+    answer contains.
     """
 
     op: str | None
@@ -71,7 +72,7 @@ class Done:
 
 
 def parse_operations(shape: CollectionShape, given: Any) -> list[RowOperation | OperationFailure]:
-    """The operations of a request: a list of them, or one.
+    """Return the operations of a request: a list of them, or one.
 
     Raises:
         Wrong: it is neither, or there are too many.
@@ -85,7 +86,7 @@ def parse_operations(shape: CollectionShape, given: Any) -> list[RowOperation | 
 
 
 def apply_operation(shape: CollectionShape, operation: RowOperation, now: Row | None) -> Done | OperationFailure:
-    """The result of an operation on a row that is `now` (None if there is no row)."""
+    """Return the result of an operation on a row whose current state is `now` (`None` if there is no row)."""
     match operation.kind:
         case "put":
             return Done(INSERT if now is None else UPDATE, operation.values)
@@ -140,7 +141,7 @@ def _put(shape: CollectionShape, number: int, given: Mapping[str, Any]) -> RowOp
 
 
 def _whole(shape: CollectionShape, key: tuple[Any, ...], given: Any) -> Row:
-    """A whole row whose key may be given in it or separately."""
+    """Return a whole row. Its key may be given in the row or separately."""
     if not isinstance(given, Mapping):
         raise Wrong("value: not an object")
     values = shape.part(given)

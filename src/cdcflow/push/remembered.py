@@ -37,14 +37,14 @@ TABLE = Table(
 
 @dataclass(frozen=True, slots=True)
 class Once:
-    """A request's `Idempotency-Key` and what was sent, as hashes: neither can be read from the log."""
+    """A request's `Idempotency-Key` and its content, as hashes: neither can be read from the log."""
 
     key: str
     body: str
 
     @classmethod
     def of(cls, caller: str, collection: str, key: str, *body: bytes) -> Once:
-        """A key counts for one caller and one collection."""
+        """Return the hashes for a key, which counts for one caller and one collection."""
         told = hashlib.sha256()
         for part in body:
             told.update(len(part).to_bytes(8, "little"))
@@ -110,7 +110,7 @@ class RememberedAnswers:
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _in_log(self, reader: LogReader, log: ChangeLog, now_us: int) -> list[pa.Table]:
-        """The table's changes back to those older than `age_s`, or all of its rows, oldest first."""
+        """Return the table's changes back to those older than `age_s`, or all of its rows, oldest first."""
         end, first = int(reader.newest_checkpoint().next_offset) - 1, log.first_offset()
         parts: list[pa.Table] = []
         for last in range(end, first - 1, -_STRETCH):

@@ -37,7 +37,7 @@ BYTES_KEPT = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """The state of a row since an offset; None if there is no row."""
+    """The state of a row since an offset; `None` if there is no row."""
 
     offset: int
     row: Row | None
@@ -58,7 +58,7 @@ class PendingRows:
         self.hashes: Hashes = found[self._order]
 
     def newest(self, key: Key, wanted: np.uint64) -> tuple[int, Row | None] | None:
-        """The last change of a key: its offset, and the row afterwards (None if it was deleted).
+        """Return the last change of a key: its offset, and the row afterwards (None if it was deleted).
 
         None if the key has no change here.
         """
@@ -71,7 +71,8 @@ class PendingRows:
         return None
 
     def are_deleted(self, wanted: Hashes) -> npt.NDArray[np.int8]:
-        """For each hash: 1 if its last change here deletes it, 0 if it does not, -1 if it has no change here."""
+        """Return, for each hash, 1 if its last change here deletes the row, 0 if it does not, and -1 if it has no
+        change here."""
         if not len(self.hashes):
             return np.full(len(wanted), -1, np.int8)
         at = np.searchsorted(self.hashes, wanted, "right") - 1
@@ -97,7 +98,7 @@ class CollectionRows:
         return self._bytes + sum((batch.bytes for batch in tuple(self._batches)), 0)
 
     def begin(self, reader: LogReader) -> None:
-        """Cache what the log has and its index lacks: the rows of an earlier run."""
+        """Cache the rows that the log has and its index lacks: those of an earlier run."""
         self._in_log = {table.name for table in reader.table_shapes()}
         self._indexed = max(self._log.indexed_to(), self._log.first_offset() - 1)
         end = int(reader.newest_checkpoint().next_offset) - 1
@@ -108,7 +109,7 @@ class CollectionRows:
                     self._batches.append(PendingRows(shape, int(offsets[0]), offsets, part))
 
     def now(self, shape: CollectionShape, key: Key) -> Row | None:
-        """The row of a key, whole, after the latest change.
+        """Return the row of a key, whole, after the latest change.
 
         Raises:
             SinkUnavailable, InvariantViolated: the log cannot be read.
@@ -129,12 +130,12 @@ class CollectionRows:
         return None if row is None else {name: row.get(name) for name in shape.properties}
 
     def record_row(self, shape: CollectionShape, key: Key, offset: int, row: Row | None) -> None:
-        """A row was appended at an offset; without `row` it was deleted."""
+        """Record that a row was appended at an offset; without `row` it was deleted."""
         self._keep(shape, key, offset, row)
         self._in_log.add(shape.name)
 
     def written_in_bulk(self, shape: CollectionShape, first_offset: int, rows: pa.RecordBatch) -> None:
-        """Rows were appended, starting at an offset. `rows`: the table's columns, and `_op`."""
+        """Record that rows were appended, starting at an offset. `rows`: the table's columns, and `_op`."""
         offsets = np.arange(first_offset, first_offset + rows.num_rows, dtype=np.int64)
         batch = PendingRows(shape.table, first_offset, offsets, rows)
         self._batches.append(batch)
@@ -148,7 +149,7 @@ class CollectionRows:
                     self._bytes -= kept.pop(key).bytes
 
     def may_be_there(self, shape: CollectionShape, wanted: Hashes) -> npt.NDArray[np.bool_]:
-        """For each hash of a key whether a row may exist. False is certain."""
+        """Return, for each hash of a key, whether a row may exist. False is certain."""
         found = np.zeros(len(wanted), np.bool_)
         if shape.name in self._in_log:
             found = self._log.may_have(shape.table.id, wanted, self._indexed)
@@ -165,7 +166,7 @@ class CollectionRows:
         return found
 
     def forget_indexed(self) -> None:
-        """Release what the index has. To be called from time to time, between two transactions."""
+        """Release the rows that the index has. To be called from time to time, between two transactions."""
         indexed = self._log.indexed_to()
         if indexed <= self._indexed:
             return

@@ -58,7 +58,7 @@ _KEYS = frozenset(("string", "integer", "boolean", "date", "date-time"))
 
 
 class Wrong(Exception):
-    """A value that a collection does not accept. `reason` names no value."""
+    """The error for a value that a collection does not accept. `reason` does not contain the value."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -75,7 +75,7 @@ class Property:
     checks: Mapping[str, Any] = field(default_factory=dict)
 
     def value(self, given: Any) -> Any:
-        """A JSON value as one of the column.
+        """Return a JSON value as a value of the column.
 
         Raises:
             Wrong: it does not fit.
@@ -91,7 +91,7 @@ class Property:
         return found
 
     def read(self, given: Any) -> Any:
-        """The same without null and without the schema's checks."""
+        """Return a JSON value other than null as a value of the column, without the schema's checks."""
         try:
             return _READ[self.kind](given)
         except (ValueError, OverflowError, TypeError):
@@ -109,7 +109,7 @@ class CollectionShape:
     required: frozenset[str]
 
     def row(self, given: Any) -> dict[str, Any]:
-        """A whole row from a JSON object; a missing property is NULL.
+        """Return a whole row from a JSON object; a missing property is NULL.
 
         Raises:
             Wrong: it is not a valid row; the reason names everything that is wrong.
@@ -119,7 +119,7 @@ class CollectionShape:
         return {**dict.fromkeys(self.properties), **self.part(given)}
 
     def part(self, given: Any) -> dict[str, Any]:
-        """Some properties of a row."""
+        """Return some properties of a row as values of its columns."""
         values: dict[str, Any] = {}
         wrong = []
         for name, value in _object(given).items():
@@ -136,7 +136,7 @@ class CollectionShape:
         return values
 
     def key(self, given: Any) -> tuple[Any, ...]:
-        """The values of a key, from an object of its columns, or from a single value if it has one column."""
+        """Return the values of a key, from an object of its columns, or from a single value if it has one column."""
         names = self.table.key
         if not isinstance(given, Mapping):
             if len(names) > 1:
@@ -148,7 +148,8 @@ class CollectionShape:
 
 
 def compile_schema(name: str, key: Sequence[str], given: Mapping[str, Any] | Path) -> CollectionShape:
-    """A collection from its schema, or from the file that holds it. Its columns have the numbers of a first shape.
+    """Return a collection from its schema, or from the file that holds it. Its columns have the numbers of a first
+    shape.
 
     Raises:
         ConfigurationError: the file cannot be read, or the schema is not supported.
@@ -184,7 +185,7 @@ def compile_schema(name: str, key: Sequence[str], given: Mapping[str, Any] | Pat
 
 
 def continue_numbers(shape: CollectionShape, before: Sequence[Table]) -> CollectionShape:
-    """The same collection with the numbers that its columns already have. `before`: the table's shapes, oldest first.
+    """Return the collection with the numbers that its columns already have. `before`: the table's shapes, oldest first.
 
     Raises:
         ConfigurationError: it is not the log's schema with optional properties added.

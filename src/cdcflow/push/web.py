@@ -50,7 +50,8 @@ KEY_CHARACTERS_MAX = 255
 
 @dataclass(frozen=True, slots=True)
 class PushInterfaces:
-    """What the API serves, and to whom. `explorer` answers queries of rows, `consumers` hands out changes."""
+    """The collections that the API serves, and to whom. `explorer` answers queries of rows, `consumers` hands out
+    changes."""
 
     shapes: Mapping[str, CollectionShape]
     writer: CollectionWriter
@@ -61,7 +62,7 @@ class PushInterfaces:
 
 
 def application(doors: PushInterfaces, names: Collection[str]) -> ASGIApp:
-    """The application. `names`: the host names that requests may use, other than addresses."""
+    """Return the application. `names`: the host names that requests may use, other than addresses."""
     routes = [
         Route("/healthz", _alive),
         Route("/readyz", _ready(doors)),
@@ -148,7 +149,7 @@ def _may_not(access: Access, caller: Caller) -> str:
 
 
 async def _requested_writes(request: Request, shape: CollectionShape, caller: Caller) -> Write | Refused:
-    """The requested writes.
+    """Return the requested writes.
 
     Raises:
         HTTPException: the request cannot be parsed.

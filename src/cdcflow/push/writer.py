@@ -70,7 +70,7 @@ class PushLog(Log, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Nothing was written. `conflict`: the rows, or an earlier request, contradict this one."""
+    """The answer that nothing was written. `conflict`: the rows, or an earlier request, contradict this one."""
 
     detail: str
     failures: Sequence[OperationFailure] = ()
@@ -79,7 +79,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A durable write: the answer as JSON; `again`: it was given before."""
+    """The answer to a durable write, as JSON. `again`: it was given before."""
 
     answer: str
     again: bool = False
@@ -90,9 +90,9 @@ Answer = Written | Refused
 
 @dataclass(slots=True)
 class Request:
-    """What a program writes to one collection: operations, or whole rows in columns (`shape.table.row_schema`).
+    """A write of a program to one collection: operations, or whole rows in columns (`shape.table.row_schema`).
 
-    `atomic`: all of it or nothing; otherwise what can be done is done. `bytes`: the request's size.
+    `atomic`: all of it or nothing; otherwise every operation that can be done is done. `bytes`: the request's size.
     """
 
     shape: CollectionShape
@@ -169,10 +169,10 @@ class CollectionWriter:
         self._sealer.start()
 
     def submit(self, request: Request) -> Future[Answer]:
-        """Have a request carried out; it is answered when it is durable.
+        """Queue a request. The future has the answer when the writes are durable.
 
         Raises:
-            SinkUnavailable: too much waits already, or the writer has ended. Nothing was written.
+            SinkUnavailable: too many bytes wait already, or the writer has ended. Nothing was written.
         """
         with self._counting:
             if (reason := self._unavailable(request)) is not None:
@@ -195,11 +195,11 @@ class CollectionWriter:
         return None
 
     def wait(self, seconds: float) -> bool:
-        """Wait for its end, at most this long; return whether it has ended."""
+        """Wait at most this long for the writer's end; return whether it has ended."""
         return self._ended.wait(seconds)
 
     def stop(self) -> None:
-        """Carry out what waits, seal, and close the log."""
+        """Carry out the waiting requests, seal, and close the log."""
         with self._counting:
             if not self._closed:
                 self._closed = True
@@ -237,7 +237,7 @@ class CollectionWriter:
                 self._seal.set()
 
     def _next_group(self) -> tuple[list[Request], bool]:
-        """The waiting requests, up to a bound; and whether no more will follow."""
+        """Return the waiting requests, up to a bound; and whether no more will follow."""
         group: list[Request] = []
         size = 0
         try:
@@ -326,7 +326,7 @@ class CollectionWriter:
 
 
 class _Group:
-    """Transactions that become durable together: what requests decided, in their order, not appended yet."""
+    """Transactions that become durable together: the results of requests, in their order, not appended yet."""
 
     def __init__(self, at: Checkpoint, rows: CollectionRows, memory: RememberedAnswers, now_us: int) -> None:
         self._rows = rows
@@ -474,7 +474,7 @@ class _Lists:
 
 
 def _apart(batch: ChangeBatch, others: Sequence[ChangeBatch]) -> list[ChangeBatch]:
-    """A batch split into pieces before, between and after those of bulk requests of the same table."""
+    """Return a batch, split into pieces before, between and after the bulk requests of the same table."""
     ends = [0, *(int(other.index[0]) for other in others if other.table == batch.table), int(batch.index[-1]) + 1]
     pieces = []
     for first, last in pairwise(ends):
@@ -491,7 +491,7 @@ def _nothing(table: Table, count: int) -> list[pa.Array]:
 
 
 def _progress(before: Mapping[str, object], tables: Sequence[Table], written: set[str]) -> Mapping[str, object]:
-    """A checkpoint's progress for the collections: each is whole since the first offset.
+    """Return a checkpoint's progress for the collections: each is whole since the first offset.
 
     For one without a row it contains the shape; `written` are those that have rows.
     """

@@ -1,4 +1,4 @@
-"""The tests of a file: which changes come in, and what the tables have then. Pure.
+"""The tests of a file: the changes that arrive, and the rows that the tables have after them. Pure.
 
     tables: {public.orders: {columns: {id: integer, amount: "numeric(12,2)"}, key: [id]}}
     tests:
@@ -45,7 +45,7 @@ class Declared:
 @dataclass(frozen=True, slots=True)
 class RowWrite:
     """One change of rows. `where`: the values by which rows are found; `values`: those that they get. `unchanged`:
-    columns whose values the source's log does not repeat. `by_key`: `where` has the table's key alone."""
+    columns whose values the source's log does not repeat. `by_key`: `where` has only the columns of the table's key."""
 
     kind: RowChange
     table: TableId
@@ -73,8 +73,8 @@ ChangeStep = tuple[RowWrite, ...] | Alteration
 
 @dataclass(frozen=True, slots=True)
 class ExpectedTable:
-    """What a table must have. `columns`: all of its columns in order, if that is expected; `rows`: its rows, in any
-    order; None if only the columns are."""
+    """The expected content of a table. `columns`: all of its columns in order, if they are expected; `rows`: its rows,
+    in any order; `None` if only the columns are expected."""
 
     columns: tuple[str, ...] | None
     rows: tuple[Mapping[str, Any], ...] | None
@@ -83,8 +83,8 @@ class ExpectedTable:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Changes, a merge, and what is expected then. `excluded`: tables that the merge excludes, each with a part of the
-    reason. `stops`: a part of the error with which the capture stops instead ("" if it does not)."""
+    """Changes, a merge, and the expectations after it. `excluded`: tables that the merge excludes, each with a part of
+    the reason. `stops`: a part of the error with which the capture stops instead ("" if it does not)."""
 
     changes: tuple[ChangeStep, ...]
     tables: Mapping[str, ExpectedTable]
@@ -112,7 +112,7 @@ class Cases:
 
 
 def read_cases(document: Any, locate: Locate) -> Cases:  # Any: a document of YAML, or dictionaries of a program
-    """The tests of a document.
+    """Return the tests of a document.
 
     Raises:
         ConfigurationError: the first mistake, with its place.
@@ -121,7 +121,7 @@ def read_cases(document: Any, locate: Locate) -> Cases:  # Any: a document of YA
 
 
 def table_id(text: str) -> TableId | None:
-    """The table with a name as `schema.table`; None if it is not one."""
+    """Return the table with a name as `schema.table`; `None` if it is not one."""
     found = _TABLE.fullmatch(text)
     return None if found is None else TableId(*(_plain(part) for part in found.groups()))
 
@@ -327,12 +327,12 @@ class _CaseReader:
 
 
 def mistake(locate: Locate, place: SettingPath, text: str) -> ConfigurationError:
-    """A mistake in a file of tests, with its place."""
+    """Return the error for a mistake in a file of tests, with its place."""
     return ConfigurationError(f"{locate(place)}: {text}", runbook="pipeline-tests")
 
 
 def unknown_column(table: object, column: str, known: Iterable[str]) -> str:
-    """The end of a message about a column that a table lacks."""
+    """Return the end of a message about a column that a table lacks."""
     names = list(known)
     return f"and {table} has no such column; {did_you_mean(column, names)}it has {', '.join(names)}"
 

@@ -21,7 +21,7 @@ _TRUTHS = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": 
 
 
 def value_of(cell: Any, arrow: pa.DataType) -> Any:  # Any: a Python value as Arrow converts it
-    """Convert a cell of a test to a value of this type. What is not a text is returned unchanged.
+    """Return a cell of a test as a value of this type. A cell that is not a text is returned unchanged.
 
     Raises:
         ValueError: it is not a value of the type.
@@ -45,7 +45,7 @@ def value_of(cell: Any, arrow: pa.DataType) -> Any:  # Any: a Python value as Ar
 
 
 def text_of(value: Any) -> str:  # Any: a value of any column
-    """A value in a report: a text unchanged, NULL as NULL."""
+    """Return a value as text for a report: a text unchanged, NULL as NULL."""
     match value:
         case None:
             return "NULL"
@@ -66,7 +66,7 @@ def text_of(value: Any) -> str:  # Any: a value of any column
 
 
 def comparable(value: Any) -> Any:  # Any: as above
-    """A hashable form of a value: two are equal exactly if the values are."""
+    """Return a hashable form of a value: two are equal exactly if the values are."""
     match value:
         case float():
             return ("NaN",) if math.isnan(value) else (value, math.copysign(1, value))
@@ -117,7 +117,8 @@ def _duration(text: str) -> timedelta:
 
 
 def _check(value: Any, arrow: pa.DataType) -> Any:  # Any: as above
-    """A value after it was one of the type, so that what does not fit is an error here, and equal values are equal."""
+    """Return a value after a conversion to the type and back, so that a value that does not fit raises an error here,
+    and equal values are equal."""
     try:
         return pa.scalar(value, arrow).as_py()
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -125,7 +126,7 @@ def _check(value: Any, arrow: pa.DataType) -> Any:  # Any: as above
 
 
 def _advice(arrow: pa.DataType) -> str:
-    """How to write a value, for types whose values are often written wrongly."""
+    """Return how to write a value, for types whose values are often written wrongly."""
     if kinds.is_timestamp(arrow):
         zone = "with" if arrow.tz else "without"
         return f": write it {zone} a zone, as in 2026-01-31 12:00:00{'+00:00' if arrow.tz else ''}"

@@ -15,7 +15,7 @@ NO_ROW = "(no row)"
 
 @dataclass(frozen=True, slots=True)
 class CaseDifference:
-    """One line of a failure: which row, by its key if that tells rows apart, and what differs. `column` is empty if the
+    """One line of a failure: the row, by its key if that tells rows apart, and the difference. `column` is empty if the
     whole row is missing or too many."""
 
     table: str
@@ -31,8 +31,8 @@ class CaseDifference:
 def differences(
     table: str, key: Sequence[str], columns: Sequence[str], expected: Sequence[Row], found: Sequence[Row]
 ) -> list[CaseDifference]:
-    """The differences in these columns, in the order of the expected rows; rows in any order are equal. `key`: columns
-    that tell rows apart; if they do not, or are not compared, whole rows are compared."""
+    """Return the differences in these columns, in the order of the expected rows; rows in any order are equal. `key`:
+    columns that tell rows apart; if they do not, or are not compared, whole rows are compared."""
     names = [name for name in key if name in columns]
     if len(names) == len(key) > 0 and _are_keys(names, expected) and _are_keys(names, found):
         return _by_key(table, names, columns, expected, found)

@@ -1,4 +1,4 @@
-"""Files of tests: which ones a pipeline has, and what is in them. Every scalar is read as the text that is written."""
+"""Files of tests: which files a pipeline has, and their contents. Every scalar is read as the text that is written."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ CONTENT = "file of tests"
 
 
 def read_file(path: Path) -> Cases:
-    """The tests of a file.
+    """Return the tests of a file.
 
     Raises:
-        ConfigurationError: the file cannot be read, or its first mistake.
+        ConfigurationError: the file cannot be read, or has a mistake; the error describes the first one.
     """
     node = compose_file(path, CONTENT)
     marks: SettingMarks = {}
@@ -37,7 +37,7 @@ def read_file(path: Path) -> Cases:
 
 
 def _texts(node: yaml.Node) -> Any:  # Any: a document
-    """A document in which 1.10 is a text with two decimals, and nothing is a date."""
+    """Return a document in which scalars are texts: 1.10 is a text with two decimals, and nothing is a date."""
     match node:
         case yaml.MappingNode():
             return {str(key.value): _texts(value) for key, value in node.value}
@@ -48,7 +48,7 @@ def _texts(node: yaml.Node) -> Any:  # Any: a document
 
 
 def files_of(config: Config) -> list[Path]:
-    """The files that the setting `tests` names, sorted; each pattern names at least one.
+    """Return the files that the setting `tests` names, sorted; each pattern names at least one.
 
     Raises:
         ConfigurationError: a pattern names no file.

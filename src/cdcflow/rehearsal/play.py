@@ -1,4 +1,4 @@
-"""Plays one test: writes its rows into a scratch pipeline, and compares what the tables have with what they should."""
+"""Play one test: write its rows into a scratch pipeline, and compare the rows of the tables with the expected ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def play(config: Config, file: str, cases: Cases, case: Case) -> CaseResult:
     """Run a test of a file under the settings of a pipeline.
 
     Raises:
-        ConfigurationError: the test names what does not exist, or has a value that is none; with its place.
+        ConfigurationError: the test names something that does not exist, or has an invalid value; with its place.
     """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="cdcflow-test-") as folder:

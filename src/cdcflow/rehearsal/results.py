@@ -1,4 +1,4 @@
-"""What tests of a pipeline found."""
+"""The results of tests of a pipeline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cdcflow.rehearsal.differences import CaseDifference
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """How one test ended. `problems`: what is wrong apart from rows, one sentence each."""
+    """The result of one test. `problems`: what is wrong apart from rows, one sentence each."""
 
     file: str
     name: str
@@ -32,7 +32,7 @@ class CaseResult:
         }
 
     def report(self) -> str:
-        """The failure as lines, with the differences in columns."""
+        """Return the failure as lines, with the differences in columns."""
         lines = [f"{self.file}: {self.name}", *(f"  {line}" for p in self.problems for line in p.splitlines())]
         if self.differences:
             rows = [("table", "row", "column", "expected", "found")]

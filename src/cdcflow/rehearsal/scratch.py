@@ -130,7 +130,7 @@ class ScratchPipeline:
 
     @property
     def config(self) -> Config:
-        """The settings that it runs with."""
+        """The settings with which the pipeline runs."""
         return self._config
 
     @property
@@ -139,13 +139,13 @@ class ScratchPipeline:
         return self._exclusions
 
     def tables(self) -> dict[str, pa.Table]:
-        """The rows of all tables in the latest cut; empty if nothing was published."""
+        """Return the rows of all tables in the latest cut; empty if nothing was published."""
         found = local.read_cut(wiring.warehouse(self._config), incomplete=True) if self._is_published else {}
         kept_out = [quarantine_of(table) for table in self.database.tables if self._config.contracts]
         return found | {str(table): rows for table in kept_out if (rows := self._rows_of(table)) is not None}
 
     def _rows_of(self, table: TableId) -> pa.Table | None:
-        """The rows of a table that no cut lists; None if it does not exist."""
+        """Return the rows of a table that no cut lists; `None` if it does not exist."""
         place = wiring.warehouse(self._config)
         with (
             closing(local.local_engine(place, self._config.merge.format)) as engine,
@@ -158,7 +158,7 @@ def _check_tables(progress: Progress) -> None:
     """Check that the changes of every table were captured.
 
     Raises:
-        ConfigurationError: those of a table were refused: outside of a test only that table fails.
+        ConfigurationError: changes of a table were refused. (Outside of a test only that table would fail.)
     """
     for table, known in progress.tables.items():
         if known.lacks_changes:
@@ -168,8 +168,8 @@ def _check_tables(progress: Progress) -> None:
 def _settings_in(
     folder: Path, config: Config, tables: Collection[TableId], open_source: Callable[[], MemorySource]
 ) -> Config:
-    """The settings of a pipeline in which source, log and warehouse are those of a test. Policies for a table that the
-    source of the test does not have are removed: they would stop the capture."""
+    """Return the settings of a pipeline in which source, log and warehouse are those of a test. Policies for a table
+    that the source of the test does not have are removed: they would stop the capture."""
     given = config.database
     source = ProgramSource(
         tables=given.tables,
@@ -207,7 +207,8 @@ def _settings_in(
 
 
 def key_for(reference: str) -> str:
-    """The key that replaces a reference to a secret in tests: different for each reference, and always the same."""
+    """Return the key that replaces a reference to a secret in tests: different for each reference, and always
+    the same."""
     return hashlib.sha256(f"cdcflow test {reference}".encode()).hexdigest()
 
 

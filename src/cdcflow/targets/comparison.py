@@ -77,7 +77,7 @@ class ComparedTarget:
         self._count = count
 
     def tables(self) -> list[TableId]:
-        """The tables that the target should have, or has."""
+        """Return the tables that the target should have, or has."""
         self._log.now()
         return [table for table in sorted(self._log.rows.shapes()) if self._selection.selects(table)]
 
@@ -187,7 +187,7 @@ class ColumnInType:
 
 
 def _which_fit(values: pa.ChunkedArray, arrow: pa.DataType) -> Bools:
-    """Which values can be cast. One after another only where there are many that cannot."""
+    """Return which values can be cast. One after another only where there are many that cannot."""
     try:
         values.cast(arrow)
     except pa.ArrowInvalid:

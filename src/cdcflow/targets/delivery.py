@@ -1,8 +1,8 @@
-"""Brings the tables of a target to the end of the log, each change exactly once.
+"""Bring the tables of a target to the end of the log, each change exactly once.
 
-A table's place is stored by the target together with its rows, so it is always known what was applied: after any end,
-the next delivery continues at the place. It has the offset up to which changes are applied, and what the table depended
-on there:
+A table's place is stored by the target together with its rows, so it is always known which changes were applied: after
+any end, the next delivery continues at the place. The place has the offset up to which changes are applied, and the
+facts that the table depended on at that offset:
 
     log      the id of the log
     offset   every change up to this one is in the target
@@ -53,8 +53,10 @@ class TablePlace:
 
     @classmethod
     def of(cls, text: str) -> TablePlace:
-        """Raises:
-        ConfigurationError: the text is not a place.
+        """Parse a place.
+
+        Raises:
+            ConfigurationError: the text is not a place.
         """
         try:
             return cls(**json.loads(text))
@@ -68,8 +70,8 @@ class TablePlace:
 
 @dataclass(frozen=True, slots=True)
 class TableDelivery:
-    """What a delivery did with one table. `problem`: why it did nothing, and `remedy`: what helps; "" if it was
-    delivered. `waits`: it is delivered later without a remedy. `is_whole`: all rows were applied."""
+    """The result of a delivery for one table. `problem`: why nothing was delivered, and `remedy`: what to do; "" if it
+    was delivered. `waits`: it is delivered later without a remedy. `is_whole`: all rows were applied."""
 
     table: str
     offset: int
@@ -86,14 +88,14 @@ class TableDelivery:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryReport:
-    """What a delivery did: the offset up to which it delivered, and the tables with something new or a problem."""
+    """The result of a delivery: the offset up to which it delivered, and the tables with something new or a problem."""
 
     offset: int
     tables: tuple[TableDelivery, ...]
 
     @property
     def stops(self) -> tuple[TableDelivery, ...]:
-        """The tables that an operator must help."""
+        """The tables that need an operator."""
         return tuple(one for one in self.tables if one.problem and not one.waits)
 
     @property
@@ -103,7 +105,7 @@ class DeliveryReport:
 
 
 class TargetDelivery:
-    """Delivers a log to one target. `settle` makes durable what can be read of the log."""
+    """Delivers a log to one target. `settle` makes the readable part of the log durable."""
 
     def __init__(
         self, log: ChangeLog, log_id: str, target: TargetTables, selection: Selection, settle: Callable[[], None]
@@ -161,7 +163,7 @@ class TargetDelivery:
         return TableDelivery(str(table), end, change.rows.num_rows, change.deleted.num_rows, change.is_whole)
 
     def _change(self, table: TableId, end: int, stored: str | None) -> TableChange | TableDelivery | None:
-        """The table's next change; None if nothing is new."""
+        """Return the table's next change; `None` if nothing is new."""
         known = self._log.known
         standing = known.standing(table, end)
         state = TableBackfill.of(standing.entry)
@@ -232,7 +234,7 @@ class TargetDelivery:
         return any(part.num_rows for _, _, part in rows) or place.offset - before.offset >= QUIET_NOTED
 
     def _complete_rows(self, shape: Table, place: TablePlace, offsets: pa.ChunkedArray) -> pa.Table:
-        """The rows, with all columns, whose last changes have these offsets."""
+        """Return the rows, with all columns, whose last changes have these offsets."""
         _, rows = self._log.fold_table(str(shape.id), place.offset)
         found = rows.filter(pc.is_in(rows.column(OFFSET), value_set=offsets))
         if found.num_rows != len(offsets):

@@ -1,4 +1,4 @@
-"""What a package declares that brings a kind of target, and what its target implements."""
+"""The declaration of a package that brings a kind of target, and the interface that its target implements."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cdcflow.model.table import Table, TableId
 
 
 class Overtaken(Exception):
-    """A table of the target is not at the place that a change begins at: another process has changed it, or an earlier
-    attempt succeeded after all. Nothing was applied."""
+    """The error when a table of the target is not at the place at which a change begins: another process has changed
+    it, or an earlier attempt succeeded after all. Nothing was applied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class TargetTables(Protocol):
     """The tables of an open target. Used by one thread; other processes may use the same target."""
 
     def places(self) -> Mapping[TableId, str]:
-        """The place of each table, as `apply` stored it. A place is a text that only cdcflow interprets.
+        """Return the place of each table, as `apply` stored it. A place is a text that only cdcflow interprets.
 
         Raises:
             SinkUnavailable: the target does not answer; it is tried again.
@@ -61,7 +61,7 @@ class TargetTables(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what the target holds; nothing is stored by it."""
+        """Release the resources of the target. This stores nothing."""
         ...
 
 
@@ -78,7 +78,7 @@ class ReadableTarget(TargetTables, Protocol):
     """A target whose rows can be read: `cdcflow verify --targets` compares it. Optional."""
 
     def read(self, table: Table) -> TargetRows:
-        """The rows that the target has of this table, which has a place there.
+        """Return the rows that the target has of this table, which has a place there.
 
         Columns by the names of `table`, in the types of `table.row_schema` or in ones that Arrow casts to them without
         a loss (texts of dates and of decimal numbers). A column that the target cannot return so is omitted.
@@ -102,7 +102,7 @@ class TargetPlugin:
     """A kind of target, which an entry point of the group `cdcflow.targets` names.
 
     `ports`, `settings` and `address`: as of a `SourcePlugin`; `settings` is the model of an element of `targets`.
-    `open` gets these settings and returns the target's tables. `doctor`: what is wrong with the settings or the target;
+    `open` gets these settings and returns the target's tables. `doctor` returns problems of the settings or the target;
     it changes nothing.
     """
 

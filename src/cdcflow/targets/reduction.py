@@ -1,4 +1,4 @@
-"""The changes of a table between two offsets as the last one of each key, in columns."""
+"""Reduce the changes of a table between two offsets to the last one of each key, in columns."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from cdcflow.model.table import OFFSET, OP, UNCHANGED, Table
 
 @dataclass(frozen=True, slots=True)
 class NetChanges:
-    """`rows`: the last change of each key that has a row at the end, in the log's columns. `deleted`: the keys that
-    have none. `incomplete`: the offsets of the rows that their last change did not send whole."""
+    """The last change of each key. `rows`: those of keys that have a row at the end, in the log's columns. `deleted`:
+    the keys that have none. `incomplete`: the offsets of the rows whose last change did not send all columns."""
 
     rows: pa.Table
     deleted: pa.Table
@@ -23,7 +23,7 @@ class NetChanges:
 
 
 def net_changes(parts: Iterable[tuple[Table, pa.Table]], shape: Table) -> NetChanges | None:
-    """The net changes of a table with a key, from its rows of the log in ascending order.
+    """Return the net changes of a table with a key, from its rows of the log in ascending order.
 
     None if they cannot be expressed by key: after a truncate, between different shapes, or if the key's values cannot
     be compared as bytes (floating point, nested).

@@ -69,7 +69,8 @@ def attach_table(config: Config, name: str, path: str, as_of: str | None, order:
 
 
 def _wait_until_sealed(layout: Layout, table: TableId, wait_s: float) -> None:
-    """Wait, so that the next merge sees the base, and does not report the table as still being read."""
+    """Wait until the base is sealed, so that the next merge sees it, and does not report the table as still
+    being read."""
     from cdcflow.tables.segments import backfills, sealed_range
 
     until = time.monotonic() + wait_s
@@ -125,7 +126,7 @@ def _gap(reader: LogReader, table: TableId) -> Gap | None:
 
 
 def _heard_of(reader: LogReader, table: TableId, base: str) -> int:
-    """The log's next offset when the daemon received a base, once that is durable in the log."""
+    """Return the log's next offset at the time when the daemon received a base, once that is durable in the log."""
     until = time.monotonic() + DURABLE_WAIT_S
     while True:
         gap = _gap(reader, table)

@@ -48,7 +48,7 @@ READERS_TIME = 5
 
 
 def open_source(config: Config, readers: Readers | None = None) -> Source:
-    """The configured source, whose chunks `readers` read, under the policies of `tables`. Connects at the first
+    """Return the configured source, whose chunks `readers` read, under the policies of `tables`. Connects at the first
     query.
 
     Raises:
@@ -58,7 +58,7 @@ def open_source(config: Config, readers: Readers | None = None) -> Source:
 
 
 def policy_rules(config: Config) -> PolicyRules:
-    """The rules of `tables` for the configured source."""
+    """Return the rules of `tables` for the configured source."""
     is_numbered = isinstance(config.database, Postgres)  # its attnum survives a rename
     return PolicyRules(config.tables, KeyFile(config.person_keys_file), follows_numbers=is_numbered)
 
@@ -83,7 +83,7 @@ def _open_bare(config: Config, readers: Readers | None) -> Source:
 
 
 def control_table(config: Config) -> ControlTable | None:
-    """The configured control table in the source, or None. Connects at the first query."""
+    """Return the configured control table in the source, or None. Connects at the first query."""
     settings = config.database
     if not isinstance(settings, Postgres | MySQL) or settings.control_table is None:
         return None
@@ -109,7 +109,7 @@ def capture(
     on_span: OnSpan | None = None,
     readers: Readers | None = None,
 ) -> Capture:
-    """A capture of the configured source into the configured log.
+    """Return a capture of the configured source into the configured log.
 
     `backfill` names tables to read again (empty: all of them); None reads only tables that the log does not have yet.
     `once` ends the capture when they are read. `asked_by` is recorded as the issuer of the command.
@@ -153,8 +153,8 @@ def capture_settings(
     keep_rows: bool = False,
     readers: Readers | None = None,
 ) -> CaptureSettings:
-    """The settings that a capture uses. `reopened`: this process had the log open before. `keep_rows`: if the loss of
-    history is accepted, the loss of the log's own rows is not."""
+    """Return the settings that a capture uses. `reopened`: this process had the log open before. `keep_rows`: if the
+    loss of history is accepted, the loss of the log's own rows is not."""
     opened = int(reopened)
 
     def open_again(identity: SourceIdentity, accepted: bool) -> OwnedLog:
@@ -187,8 +187,8 @@ def releases(config: Config) -> bool:
 
 
 def addresses(config: Config) -> dict[str, str]:
-    """The addresses that cdcflow connects to, for messages: the source, a log in Kafka, published topics. Never a
-    secret."""
+    """Return the addresses that cdcflow connects to, for messages: the source, a log in Kafka, published topics. Never
+    a secret."""
     found = {"source": _address_of(config)}
     if isinstance(config.log, KafkaLog):
         kafka = config.log.kafka
@@ -202,7 +202,7 @@ def addresses(config: Config) -> dict[str, str]:
 
 
 def _address_of(config: Config, other_url: str = "") -> str:
-    """The source's address, or that of another server that the source's settings name."""
+    """Return the source's address, or that of another server that the source's settings name."""
     settings = config.database
     if not isinstance(settings, Postgres | MySQL):
         return plugin_of(settings).address(settings)
@@ -215,14 +215,14 @@ def _address_of(config: Config, other_url: str = "") -> str:
 
 
 def rows_address(config: Config) -> str:
-    """The server that existing rows are read from, for messages; "" if it is that of `source.url`."""
+    """Return the server that existing rows are read from, for messages; "" if it is that of `source.url`."""
     settings = config.database
     url = settings.backfill.url
     return "" if url is None else _address_of(config, url)
 
 
 def publisher(config: Config, on_event: OnEvent | None = None) -> Publisher:
-    """The publisher of the configured log to the topics of `publish.kafka`.
+    """Return the publisher of the configured log to the topics of `publish.kafka`.
 
     Raises:
         ConfigurationError: `publish` is not set, or Debezium has no connector for the source.
@@ -244,7 +244,7 @@ def publisher(config: Config, on_event: OnEvent | None = None) -> Publisher:
 
 
 def _noting(config: Config, prefix: str, on_event: OnEvent) -> OnEvent:
-    """An event handler for a publisher that also records its progress in a note for the log's retention."""
+    """Return an event handler for a publisher that also records its progress in a note for the log's retention."""
     if not isinstance(config.log, FileLog):
         return on_event
     layout = log_layout(config.log)
@@ -260,7 +260,7 @@ def _noting(config: Config, prefix: str, on_event: OnEvent) -> OnEvent:
 
 
 def _tail(config: Config) -> GrowingLog | None:
-    """The configured log as a publisher reads it, or None if there is no log yet."""
+    """Return the configured log as a publisher reads it; `None` if there is no log yet."""
     from cdcflow.publish.file_tail import FileTail
     from cdcflow.publish.kafka_tail import KafkaTail
 
@@ -274,10 +274,10 @@ def _tail(config: Config) -> GrowingLog | None:
 
 
 def limits(config: Config, *, backfill_new: bool, readers: Readers | None = None) -> Limits:
-    """The settings as limits of the interleave machine. If `readers` read the chunks, a window costs this process the
-    same however many rows they read, and none of its time. Chunks are larger then, and each reader holds as many rows
-    in memory as this process otherwise would. Changes committed to other tables during such a window become durable
-    later."""
+    """Return the settings as limits of the interleave machine. If `readers` read the chunks, a window costs this
+    process the same however many rows they read, and none of its time. Chunks are larger then, and each reader holds as
+    many rows in memory as this process otherwise would. Changes committed to other tables during such a window become
+    durable later."""
     backfill = config.database.backfill
     at_once, longer = (1, 1) if readers is None else (readers.count, READERS_TIME)
     return Limits(

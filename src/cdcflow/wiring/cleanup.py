@@ -36,7 +36,7 @@ def drop(config: Config) -> Sequence[Dropped]:
 
 
 def leftovers(config: Config) -> list[tuple[str, str]]:
-    """What `drop` does not remove, and how to remove each."""
+    """Return the objects that `drop` does not remove, each with how to remove it."""
     settings = config.database
     of_source: Iterable[tuple[str, str]]
     if isinstance(settings, Postgres | MySQL):

@@ -21,22 +21,23 @@ _Record = TypeVar("_Record", CommandRecord, RepairRecord, GapRecord)
 
 
 def commands_in_log(config: Config, limit: int) -> list[CommandRecord]:
-    """The latest commands that the configured log has recorded, oldest first."""
+    """Return the latest commands that the configured log has recorded, oldest first."""
     return _latest(config, commands_of, limit)
 
 
 def repairs_in_log(config: Config, limit: int) -> list[RepairRecord]:
-    """The latest repairs that the configured log has recorded, oldest first."""
+    """Return the latest repairs that the configured log has recorded, oldest first."""
     return _latest(config, repairs_of, limit)
 
 
 def gaps_in_log(config: Config, limit: int) -> list[GapRecord]:
-    """The latest gaps that the configured log has recorded, oldest first."""
+    """Return the latest gaps that the configured log has recorded, oldest first."""
     return _latest(config, gaps_of, limit)
 
 
 def _latest(config: Config, records_of: Callable[[Mapping[str, Any]], Iterable[_Record]], limit: int) -> list[_Record]:
-    """Each checkpoint has the latest records at its time; older ones are in the checkpoints of sealed segments."""
+    """Return the latest records, oldest first. Each checkpoint has only the latest ones of its time; older ones are in
+    the checkpoints of sealed segments."""
     found: dict[int, _Record] = {}
     for progress in _checkpoints(config):
         found |= {one.number: one for one in records_of(progress) if one.number not in found}
@@ -46,7 +47,7 @@ def _latest(config: Config, records_of: Callable[[Mapping[str, Any]], Iterable[_
 
 
 def _checkpoints(config: Config) -> Iterator[Mapping[str, Any]]:
-    """The progress of checkpoints in the log, latest first."""
+    """Yield the progress of checkpoints in the log, latest first."""
     yield log_reader(config).newest_checkpoint().progress
     layout = sealed_layout(config)
     if layout.exists():

@@ -1,4 +1,4 @@
-"""Values that the settings' policies encrypted, decrypted with their keys."""
+"""Decrypt values that the settings' policies encrypted, with their keys."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from cdcflow.sources.privacy.secret_keys import PolicyKey, decrypt_with
 
 @dataclass(frozen=True, slots=True)
 class Decryption:
-    """The keys that may have made a value."""
+    """The keys with which a value may have been encrypted."""
 
     keys: tuple[PolicyKey, ...]
     person_keys: PersonKeys
 
     @classmethod
     def of(cls, config: Config, others: Sequence[str] = ()) -> Decryption:
-        """The keys of the settings. `others`: `ID=reference` or a reference alone.
+        """Return the keys of the settings. `others`: `ID=reference` or a reference alone.
 
         Raises:
             ConfigurationError: the settings have no key; or one does not exist, or is too short.
@@ -39,7 +39,8 @@ class Decryption:
         return cls(tuple(dict.fromkeys(found)), KeyFile(config.person_keys_file))
 
     def decrypt(self, value: str) -> bytes | None:
-        """None: the person whose value it was is erased. Raises ConfigurationError if none of the keys made it."""
+        """Return the decrypted value; `None` if the person whose value it was is erased. Raises ConfigurationError if
+        none of the keys encrypted it."""
         for key in self.keys:
             try:
                 person = key.person_in(value)
@@ -58,7 +59,7 @@ class Decryption:
 
 
 def earlier_keys(given: Sequence[str], attempt: str) -> list[PolicyKey]:
-    """Keys that a command names with --key: `ID=reference`, or a reference alone.
+    """Return keys that a command names with --key: `ID=reference`, or a reference alone.
 
     Raises:
         ConfigurationError: one is neither, does not exist, or is too short.

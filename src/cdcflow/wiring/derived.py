@@ -1,4 +1,4 @@
-"""Reports on derived tables: how they are computed, and whether they are what their queries give."""
+"""Reports on derived tables: how they are computed, and whether they equal the results of their queries."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def report_derived(config: Config, *, compares: bool) -> tuple[DerivedReport, ...]:
-    """A report of each configured derived table, as the latest cut has it. `compares`: also whether it is equal to what
-    its query gives.
+    """Return a report of each configured derived table, as the latest cut has it. `compares`: also compare it with the
+    result of its query.
 
     Raises:
         ConfigurationError: the warehouse is in a place that only Spark reaches, or a package is not installed.

@@ -21,7 +21,7 @@ from cdcflow.wiring.decryption import earlier_keys
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """What `cdcflow erase` will destroy. `columns`: by patterns of `tables`, the columns that the keys encrypt."""
+    """The keys that `cdcflow erase` will destroy. `columns`: the columns that they encrypt, by patterns of `tables`."""
 
     keys: tuple[PolicyKey, ...]
     columns: Mapping[str, tuple[str, ...]]
@@ -60,8 +60,8 @@ class Erasure:
         return cls(tuple({*now, *earlier}), {name: found for name, found in columns.items() if found}, file)
 
     def run(self, value: str, *, unseen: bool = False) -> bool:
-        """Destroy the keys of the person with this value in `key_by`. False if the person has none; with `unseen`
-        they never get one."""
+        """Destroy the keys of the person with this value in `key_by`. Return False if the person has none; with
+        `unseen` they never get one."""
         forms = [pa.array([value.encode()])]
         if value.startswith("\\x"):
             with contextlib.suppress(ValueError):
@@ -89,7 +89,7 @@ def _rules_with_persons(config: Config) -> dict[str, dict[str, ColumnRule]]:
 
 
 def _rules_of(table: str, rules: Mapping[str, Mapping[str, ColumnRule]]) -> list[ColumnRule]:
-    """The policies with `key_by` of a table, which settings name itself or by a pattern."""
+    """Return the policies with `key_by` that apply to a table, under its own name or by a pattern."""
     asked = Pattern.parse(table).exact
     mine = [
         rule
@@ -107,7 +107,7 @@ def _rules_of(table: str, rules: Mapping[str, Mapping[str, ColumnRule]]) -> list
 
 
 def _choose(table: str, key_by: str | None, rules: Sequence[ColumnRule]) -> list[ColumnRule]:
-    """The policies whose `key_by` is this column; it may be omitted if they all have the same one."""
+    """Return the policies whose `key_by` is this column; it may be omitted if they all have the same one."""
     names = sorted({tuple(map(str.lower, rule.key_by)) for rule in rules})
     chosen = names if key_by is None else [known for known in names if key_by.lower() in known]
     if len(chosen) != 1:
@@ -120,7 +120,8 @@ def _choose(table: str, key_by: str | None, rules: Sequence[ColumnRule]) -> list
 
 
 def _check_makers(unknown: Collection[str]) -> None:
-    """With a policy's earlier key, a person's earlier key would still read their earlier values."""
+    """Check that no keys in the file were wrapped by keys that the settings do not name. A person's earlier key that an
+    earlier key of a policy wraps would still read the person's earlier values."""
     if unknown:
         first = sorted(unknown)[0]
         raise ConfigurationError(

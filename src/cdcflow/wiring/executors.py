@@ -1,4 +1,4 @@
-"""Starts other processes that read a backfill, and gives them access to the source."""
+"""Start other processes that read a backfill, and give them access to the source."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def readers(config: Config, master: str) -> Iterator[Readers]:
 
 
 def check_readers(config: Config) -> Postgres | MySQL:
-    """The settings of a source that executors can read into the configured log.
+    """Return the settings of a source that executors can read into the configured log.
 
     Raises:
         ConfigurationError: they cannot; the log is not in a folder, for example.
@@ -75,7 +75,7 @@ def check_readers(config: Config) -> Postgres | MySQL:
 
 
 def _numbers(config: Config) -> TableNumbers | None:
-    """The numbers of PostgreSQL's tables in the configured log; None if it has not begun."""
+    """Return the numbers of PostgreSQL's tables in the configured log; `None` if it has not begun."""
     reader = log_reader(config)
     if not isinstance(config.database, Postgres) or not reader.exists():
         return None

@@ -28,7 +28,7 @@ from cdcflow.wiring.source_load import reading_findings
 
 
 def doctor(config: Config) -> list[Finding]:
-    """The problems that prevent a capture, each with its remedy."""
+    """Return the problems that prevent a capture, each with its remedy."""
     of_log = _log_findings(config)
     source = open_source(config)
     try:
@@ -88,7 +88,7 @@ def control_findings(config: Config) -> list[Finding]:
 
 
 def _log_findings(config: Config) -> list[Finding]:
-    """The findings about the log itself."""
+    """Return the findings about the log itself."""
     if isinstance(config.log, KafkaLog):
         from cdcflow.sinks.kafka.doctor import doctor as log_doctor
 
@@ -105,7 +105,7 @@ def _log_findings(config: Config) -> list[Finding]:
 
 
 def _history_findings(log: KafkaLog) -> list[Finding]:
-    """The findings about the store of a history, if it is in a store."""
+    """Return the findings about the store of a history, if it is in a store."""
     if log.history_url is None:
         return []
     bucket = history_bucket(log)
@@ -140,7 +140,8 @@ def _lease_findings(config: Config) -> list[Finding]:
 
 
 def store_faults(config: Config) -> list[Fault]:
-    """What the object store has lost of the log and this machine still has; [] if there is no store."""
+    """Return the parts of the log that the object store has lost and this machine still has; [] if there is no
+    store."""
     if isinstance(config.log, KafkaLog) or config.log.objects is None or not Layout(config.log.path).log_json.exists():
         return []
     with client_library():
@@ -151,7 +152,7 @@ def store_faults(config: Config) -> list[Fault]:
 
 
 def upload_status(config: Config) -> dict[str, object]:
-    """What has yet to be uploaded to the store, and how far the peers are; {} if there is no store."""
+    """Return how much has yet to be uploaded to the store, and how far the peers are; {} if there is no store."""
     if isinstance(config.log, KafkaLog) or config.log.objects is None:
         return {}
     layout = Layout(config.log.path)
@@ -163,8 +164,8 @@ def upload_status(config: Config) -> dict[str, object]:
 
 
 def log_problem(config: Config) -> str | None:
-    """Why a daemon would not start on the configured log in Kafka, or None if no problem is known or the log is in
-    files."""
+    """Return why a daemon would not start on the configured log in Kafka; `None` if no problem is known or the log is
+    in files."""
     if not isinstance(config.log, KafkaLog):
         return None
     from cdcflow.sinks.kafka import loss

@@ -10,7 +10,7 @@ from cdcflow.wiring.logs import client_library
 
 
 def fleet_register(settings: FleetRegister, setting: str = "service.fleet") -> ReportRegister:
-    """The register that these settings name; nothing is read yet. `setting`: their name, for errors.
+    """Return the register that these settings name; nothing is read yet. `setting`: their name, for errors.
 
     Raises:
         ConfigurationError: it is in a bucket, and the client library is not installed.

@@ -1,4 +1,4 @@
-"""What targets and published topics get of a table after a statement at its source."""
+"""Foresee what targets and published topics get of a table after a statement at its source."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _WITHOUT_COLUMNS: Mapping[StatementEffect, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ForeseenRows:
-    """A table as readers see it, in the columns that leave the source. A shape is None if the table does not
-    exist then, or is unknown."""
+    """A table as readers see it before and after a statement, in the columns that leave the source. A shape is `None`
+    if the table does not exist at that time, or is unknown."""
 
     table: TableId
     effect: StatementEffect
@@ -38,7 +38,7 @@ class ForeseenRows:
 
 
 def reader_findings(config: Config, rows: ForeseenRows) -> Iterator[tuple[str, str]]:
-    """What changes for each target and for the table's topic: the setting, and a text."""
+    """Yield the changes for each target and for the table's topic: the setting that names it, and a text."""
     for name, target in config.targets.items():
         if Selection.parse(target.tables).selects(rows.table) and (text := _target_text(rows)):
             yield f"targets.{name}", text
@@ -61,7 +61,7 @@ def _types(table: Table) -> dict[str, str]:
 
 
 def _topic_text(config: Config, rows: ForeseenRows) -> str:
-    """What its topic gets, by the publisher's own rules."""
+    """Return a text for what the table's topic gets, by the publisher's own rules."""
     assert config.publish is not None  # noqa: S101  checked by the caller
     from cdcflow.publish.assembly import rules_of
     from cdcflow.publish.events import field_types
@@ -87,7 +87,7 @@ def _topic_text(config: Config, rows: ForeseenRows) -> str:
 
 
 def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """New and missing names, and those with another value; "" if nothing differs."""
+    """Return a text for new and missing names, and for those with another value; "" if nothing differs."""
     new = [f"new: {name} {type_}" for name, type_ in after.items() if name not in before]
     gone = [f"gone: {name}" for name in before if name not in after]
     other = [f"{name} {before[name]} → {type_}" for name, type_ in after.items() if before.get(name, type_) != type_]

@@ -27,7 +27,7 @@ ANSWERS_WITHIN_S = 15.0
 
 
 def leadership(config: Config, on_event: OnEvent) -> Leadership | None:
-    """The leadership of a daemon with these settings; None if they have no lease."""
+    """Return the leadership of a daemon with these settings; `None` if they have no lease."""
     if config.service.lease is None:
         return None
     is_replicated = isinstance(config.log, FileLog) and config.log.replicate is not None
@@ -35,14 +35,14 @@ def leadership(config: Config, on_event: OnEvent) -> Leadership | None:
 
 
 def replaces_writer(config: Config) -> bool:
-    """Whether a daemon with these settings takes the log from a writer that still has it open: one that was suspended
-    has lost the lease, and keeps its locks."""
+    """Return whether a daemon with these settings takes the log from a writer that still has it open. A suspended
+    writer has lost the lease, but keeps its locks."""
     return config.service.lease is not None and config.service.lease.kind != "file"
 
 
 def lease_holder(config: Config, known: Sequence[str] = ()) -> Holder | None:
-    """Who holds the lease of these settings; None if no process does, or they have no lease. `known`: names of
-    processes, which are recognized also at a place that stores no names."""
+    """Return the holder of the lease of these settings; `None` if no process holds it, or they have no lease. `known`:
+    names of processes, by which a holder is recognized also at a place that stores no names."""
     if config.service.lease is None:
         return None
     lease = open_lease(config, known)
@@ -54,7 +54,7 @@ def lease_holder(config: Config, known: Sequence[str] = ()) -> Holder | None:
 
 @contextlib.contextmanager
 def held_lease(config: Config, on_event: OnEvent) -> Iterator[None]:
-    """Hold the lease of these settings inside the block, if they have one: no daemon becomes active there.
+    """Hold the lease of these settings inside the block, if they have one, so that no daemon becomes active.
 
     Raises:
         ConfigurationError: a daemon is active, perhaps on another machine.
@@ -86,7 +86,8 @@ def _refuse(config: Config, found: Leadership) -> None:
 
 
 def open_lease(config: Config, known: Sequence[str] = ()) -> DaemonLease:
-    """The lease of these settings, which must have one. It connects when it is used. `known`: see `lease_holder`.
+    """Return the lease of these settings, which must have one. It connects when it is used. `known`: see
+    `lease_holder`.
 
     Raises:
         ConfigurationError: the source has no locks, or a package is not installed.
@@ -109,7 +110,7 @@ def open_lease(config: Config, known: Sequence[str] = ()) -> DaemonLease:
 
 
 def lease_file(config: Config) -> Path:
-    """The file of a lease on one machine."""
+    """Return the file of a lease on one machine."""
     return config.log.folder / FILE_NAME
 
 
@@ -129,7 +130,7 @@ def _in_postgres(connector: PostgresConnector, settings: LeaseSettings) -> Daemo
 
 
 def _server_of(settings: LeaseSettings) -> MySQL:
-    """The server of a lease, as the settings of a source."""
+    """Return the server of a lease, as the settings of a source."""
     kind = settings.at.partition("://")[0]
     given = {"kind": kind, "url": settings.at, "tables": ("*.*",), "tls": settings.tls, "password": settings.password}
     return MySQL.model_validate(given)

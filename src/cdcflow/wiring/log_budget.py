@@ -1,4 +1,4 @@
-"""The log that the configured source keeps, for what holds its budget."""
+"""The log that the configured source keeps, for the process that holds its budget."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from cdcflow.wiring.logs import log_id, newest_checkpoint
 
 
 def budget(config: Config) -> LogBudget:
-    """The budget for the log that the configured source keeps; an empty one if the settings have none."""
+    """Return the budget for the log that the configured source keeps; an empty one if the settings have none."""
     settings = config.database
     return settings.budget if isinstance(settings, Postgres | MySQL) else LogBudget()
 
 
 def budgeted_log(config: Config, slot: str | None = None) -> BudgetedLog | None:
-    """The log that the source keeps for the configured capture; None if this kind of source keeps none.
+    """Return the log that the source keeps for the configured capture; `None` if this kind of source keeps none.
 
     `slot`: the slot's name, for a process that cannot read the change log, which names it otherwise.
     """
@@ -38,8 +38,8 @@ def budgeted_log(config: Config, slot: str | None = None) -> BudgetedLog | None:
 
 
 def log_limits(config: Config) -> tuple[LogLimit, ...] | None:
-    """The limits on the log that the configured source keeps: the settings' and the server's. None if this kind of
-    source keeps none.
+    """Return the limits on the log that the configured source keeps: the settings' and the server's. None if this kind
+    of source keeps none.
 
     Raises:
         SourceUnavailable: the server cannot be queried.
@@ -54,7 +54,7 @@ def log_limits(config: Config) -> tuple[LogLimit, ...] | None:
 
 
 def known_slot(config: Config, slot: str | None) -> str:
-    """The name of the configured slot, for a process that must know it now. `slot`: as for `budgeted_log`.
+    """Return the name of the configured slot, for a process that must know it now. `slot`: as for `budgeted_log`.
 
     Raises:
         ConfigurationError: it is unknown: neither the settings nor a log have it.
@@ -70,7 +70,7 @@ def known_slot(config: Config, slot: str | None) -> str:
 
 
 class SlotName:
-    """The name of the configured slot: the settings', or one made from the id of the log."""
+    """The name of the configured slot: the one in the settings, or one derived from the id of the log."""
 
     def __init__(self, config: Config, name: str | None) -> None:
         self._config = config

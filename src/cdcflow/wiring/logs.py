@@ -51,10 +51,10 @@ def open_log(
     reopened: bool = False,
     replaces: bool = False,
 ) -> OwnedLog:
-    """The configured log, opened for writing. `accept_rows_lost`: also if rows of the log itself are missing (None: as
-    `accept_history_loss`). `accept_moved`: the log was moved to the source of this identity, and records that now.
-    `reopened`: this process had the log open before. `replaces`: take it from a process that still has it open; a log
-    in Kafka always is."""
+    """Return the configured log, opened for writing. `accept_rows_lost`: also if rows of the log itself are missing
+    (`None`: as `accept_history_loss`). `accept_moved`: the log was moved to the source of this identity, and records
+    that now. `reopened`: this process had the log open before. `replaces`: take it from a process that still has it
+    open; a log in Kafka always is."""
     # A slot that follows failovers, or is on a standby, moves to a new timeline. The source's `prepare`, which can
     # query the server, checks if the old timeline ended after cdcflow's position, and if a renamed database fits.
     accept_renamed = isinstance(config.source, Postgres)
@@ -94,7 +94,7 @@ def open_log(
 
 
 def log_reader(config: Config) -> LogReader:
-    """The configured log, for reading only. It need not exist yet."""
+    """Return the configured log, for reading only. It need not exist yet."""
     match config.log:
         case FileLog() as log:
             return FolderReader(log_layout(log))
@@ -105,18 +105,18 @@ def log_reader(config: Config) -> LogReader:
 
 
 def newest_checkpoint(config: Config) -> Checkpoint:
-    """The latest checkpoint of the configured log, or that of a new log if it does not exist."""
+    """Return the latest checkpoint of the configured log, or that of a new log if it does not exist."""
     reader = log_reader(config)
     return reader.newest_checkpoint() if reader.exists() else Checkpoint()
 
 
 def log_layout(log: FileLog) -> Layout:
-    """The location of a log in files: its directory, and the object store for its segments."""
+    """Return the location of a log in files: its directory, and the object store for its segments."""
     return Layout(log.path) if log.objects is None else Layout(log.path, opened_store(log, log.objects))
 
 
 def history_layout(log: KafkaLog) -> Layout:
-    """The location of the history of a log in Kafka: its folder, or an object store."""
+    """Return the location of the history of a log in Kafka: its folder, or an object store."""
     if log.history_url is None:
         return Layout(log.history)
     bucket = history_bucket(log)
@@ -126,17 +126,17 @@ def history_layout(log: KafkaLog) -> Layout:
 
 
 def sealed_bounds(config: Config) -> list[tuple[int, int]]:
-    """The first and last offsets of the configured log's sealed segments, oldest first."""
+    """Return the first and last offsets of the configured log's sealed segments, oldest first."""
     return list(sealed_layout(config).segment_offsets())
 
 
 def sealed_layout(config: Config) -> Layout:
-    """The location of the configured log's sealed segments."""
+    """Return the location of the configured log's sealed segments."""
     return log_layout(config.log) if isinstance(config.log, FileLog) else history_layout(config.log)
 
 
 def sealed_layout_of(settings: str) -> Layout:
-    """The same for the log that a settings file names."""
+    """Return the location of the sealed segments of the log that a settings file names."""
     return sealed_layout(load(settings))
 
 
@@ -157,7 +157,7 @@ def opened_store(log: FileLog, objects: Objects) -> BucketStore:
 
 
 def retention(config: Config, *, grace_s: float) -> LogRetention:
-    """The object that compacts and expires the configured log's segments."""
+    """Return the object that compacts and expires the configured log's segments."""
     log = config.log
     if isinstance(log, KafkaLog):
         raise ConfigurationError(
@@ -169,7 +169,7 @@ def retention(config: Config, *, grace_s: float) -> LogRetention:
 
 
 def _remote(log: FileLog) -> RemoteBucket | None:
-    """The log's segments in its object store, for changing them; None without a store."""
+    """Return access to the log's segments in its object store, for changing them; `None` without a store."""
     if log.objects is None:
         return None
     with client_library():
@@ -182,7 +182,8 @@ def _remote(log: FileLog) -> RemoteBucket | None:
 
 
 def expiring(config: Config, on_event: OnEvent) -> Expiring | None:
-    """The background task that applies the configured log's retention during a capture, or None without a policy."""
+    """Return the background task that applies the configured log's retention during a capture, or None without a
+    policy."""
     log = config.log
     if isinstance(log, KafkaLog) or log.retention is None:
         return None
@@ -200,8 +201,8 @@ def expiring(config: Config, on_event: OnEvent) -> Expiring | None:
 
 @contextlib.contextmanager
 def workers(config: Config, master: str | None, name: str) -> Iterator[Workers]:
-    """Who works on the configured log's sealed segments for a command (`name`): this process, or (`master`, as
-    spark.master) the executors of a Spark cluster. Spark's settings are those of merge.spark.
+    """Yield the processes that work on the configured log's sealed segments for a command (`name`): this process, or
+    (`master`, as spark.master) the executors of a Spark cluster. Spark's settings are those of merge.spark.
 
     Raises:
         ConfigurationError: see `spark.runtime.context.context`.
@@ -222,7 +223,7 @@ def workers(config: Config, master: str | None, name: str) -> Iterator[Workers]:
 
 
 def log_at(layout: Layout) -> ChangeLog:
-    """A log in files, in a process that has no settings."""
+    """Return a log in files, opened in a process that has no settings."""
     from cdcflow import local
     from cdcflow.log.query.log import ChangeLog
 
@@ -230,7 +231,7 @@ def log_at(layout: Layout) -> ChangeLog:
 
 
 def peer_findings(log: FileLog) -> list[Finding]:
-    """What doctor reports about the log's peers; [] if it has none."""
+    """Return doctor's findings about the log's peers; [] if it has none."""
     journals = _replication(log)
     if journals is None or log.replicate is None:
         return []
@@ -248,7 +249,7 @@ def peer_findings(log: FileLog) -> list[Finding]:
 
 
 def peer_status(log: FileLog) -> dict[str, object]:
-    """How far each peer of the log is, as its daemon last recorded it; {} if it has none."""
+    """Return the progress of each peer of the log, as the log's daemon last recorded it; {} if it has none."""
     if log.replicate is None:
         return {}
     from cdcflow.sinks.quorum.takeover import status
@@ -257,7 +258,8 @@ def peer_status(log: FileLog) -> dict[str, object]:
 
 
 def keeping(config: Config, workers: Workers = HERE) -> Keeping:
-    """The object that stores the rows of the configured log's tables before its segments expire; `workers` fold them.
+    """Return the object that stores the rows of the configured log's tables before its segments expire; `workers` fold
+    them.
 
     Raises:
         ConfigurationError: a package that it needs is not installed.
@@ -272,14 +274,15 @@ def keeping(config: Config, workers: Workers = HERE) -> Keeping:
 
 
 def indexing(config: Config, on_event: OnEvent) -> BackgroundIndexing | None:
-    """The background task that indexes the configured log's keys during a capture, or None if it is turned off."""
+    """Return the background task that indexes the configured log's keys during a capture; `None` if it is
+    turned off."""
     log = config.log
     return BackgroundIndexing(log_layout(log), on_event) if isinstance(log, FileLog) and log.index else None
 
 
 def compacting(config: Config, on_event: OnEvent) -> BackgroundCompaction | None:
-    """The background task that joins the configured log's small segments during a capture, or None if it is turned
-    off."""
+    """Return the background task that joins the configured log's small segments during a capture; `None` if it is
+    turned off."""
     log = config.log
     if isinstance(log, KafkaLog) or not log.compact:
         return None
@@ -321,7 +324,7 @@ def copy_log(config: Config, target: Config, on_segment: Callable[[int, int], No
 
 
 def topics(settings: Kafka) -> Topics:
-    """The address of the configured log in Kafka, with its current secrets."""
+    """Return how the configured log in Kafka is reached, with its current secrets."""
     from cdcflow.sinks.kafka.topics import Topics
 
     options = {k: secret(v) or "" if is_reference(v) else v for k, v in settings.options.items()}
@@ -373,7 +376,7 @@ def _replication(log: FileLog, *, was_open: bool = False) -> ReplicatedJournals 
 
 @contextlib.contextmanager
 def client_library(setting: str = "log.objects") -> Iterator[None]:
-    """Turns a missing client library of object stores into a ConfigurationError."""
+    """Turn the error of a missing client library of object stores into a ConfigurationError."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -387,7 +390,7 @@ def client_library(setting: str = "log.objects") -> Iterator[None]:
 
 
 def log_id(config: Config) -> str:
-    """The id of the log that the settings name, or "" if there is no log yet."""
+    """Return the id of the log that the settings name, or "" if there is no log yet."""
     if isinstance(config.log, KafkaLog):
         from cdcflow.sinks.kafka.frames import read_state
 
@@ -397,7 +400,7 @@ def log_id(config: Config) -> str:
 
 
 def log_identity(config: Config) -> SourceIdentity:
-    """The source that the configured log belongs to.
+    """Return the source that the configured log belongs to.
 
     Raises:
         ConfigurationError: there is no log.

@@ -1,4 +1,4 @@
-"""What a statement will do before it is executed at the source: rows, tables in the warehouse, settings.
+"""Foresee what a statement will do before it is executed at the source: to rows, tables in the warehouse, and settings.
 
     text ──▶ the dialect's rules ──▶ per table: read again or not, next shape
     next shape ──▶ policies, row rules ──▶ tables in the warehouse ──▶ contracts, routes, derived tables
@@ -49,7 +49,7 @@ _FAULTS: tuple[StatementEffect, ...] = ("stops", "refused", "unknown")
 
 @dataclass(frozen=True, slots=True)
 class SettingFinding:
-    """What a statement does to a setting. `breaks`: something stops, or is excluded, unless the settings change."""
+    """The effect of a statement on a setting. `breaks`: something stops, or is excluded, unless the settings change."""
 
     setting: str
     text: str
@@ -59,10 +59,10 @@ class SettingFinding:
 
 @dataclass(frozen=True, slots=True)
 class RehearsedTable:
-    """What the statements do to one table at the source and to its table in the warehouse (`destination`).
+    """The effects of the statements on one table at the source and on its table in the warehouse (`destination`).
 
-    `parts`: effect, statement ("" if no rule answers) and answer of each part of the statements; `columns`: changes
-    of the table in the warehouse; `destination_columns`: the names and types that it then has of the source.
+    `parts`: effect, statement ("" if no rule answers) and answer of each part of the statements; `columns`: changes of
+    the table in the warehouse; `destination_columns`: the names and types of its columns from the source after that.
     """
 
     name: str
@@ -93,8 +93,8 @@ class RehearsedTable:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What the statements do. `derived`: what they do to derived tables. `cost`: of the tables that are read; of those
-    that may be, in `cost_at_most`."""
+    """The effects of the statements. `derived`: those on derived tables. `cost`: the cost of the tables that are read;
+    `cost_at_most`: including those that may be read."""
 
     tables: tuple[RehearsedTable, ...]
     derived: tuple[SettingFinding, ...]
@@ -128,7 +128,7 @@ Read = Callable[[Mapping[TableId, Table]], Sequence[StatementPart]]
 
 @dataclass(slots=True)
 class _Walk:
-    """The tables after each statement."""
+    """The tables in their states after each statement."""
 
     config: Config
     numbers: Numbers
@@ -154,7 +154,7 @@ class _Walk:
 
 
 def rehearse_ddl(config: Config, text: str, rows_per_second: float | None = None) -> Rehearsal:
-    """What the statements of this text will do. `rows_per_second`: how fast rows were read lately.
+    """Return the effects that the statements of this text will have. `rows_per_second`: how fast rows were read lately.
 
     Raises:
         ConfigurationError: cdcflow does not know a statement, or it does not fit the tables.
@@ -181,7 +181,7 @@ def rehearse(
     checkpoint: Checkpoint,
     rows_per_second: float | None = None,
 ) -> Rehearsal:
-    """The same for tables that the source described."""
+    """Return the same as `rehearse_ddl`, for tables that the source has described in `preview`."""
     before = {t.id: t.shape for t in preview.tables if t.shape is not None}
     statements, numbers = _statements(config, text, facts)
     if not statements:
@@ -269,7 +269,7 @@ def _costs(config: Config, tables: Sequence[RehearsedTable], rows_per_second: fl
 
 
 class _SettingsCheck:
-    """What the settings make of tables before and after."""
+    """Compares the results of the settings for the tables before and after the statements."""
 
     def __init__(
         self, config: Config, checkpoint: Checkpoint, before: Mapping[TableId, Table], after: Mapping[TableId, Table]
@@ -285,11 +285,12 @@ class _SettingsCheck:
         self._foreseen: dict[TableId, ForeseenTable | None] = {}
 
     def destination(self, table: TableId) -> str:
-        """The table in the warehouse that gets the rows of a table."""
+        """Return the table in the warehouse that gets the rows of a table."""
         return str(self._policies.routes.destination(table).table)
 
     def table(self, table: TableId) -> tuple[tuple[str, ...], tuple[SettingFinding, ...]]:
-        """How its table in the warehouse changes, and what its settings are then."""
+        """Return how a captured table's table in the warehouse changes, and the findings about its settings
+        after that."""
         before, after = self._before[table], self._after[table]
         found = [*self._values(table)]
         try:
@@ -309,7 +310,8 @@ class _SettingsCheck:
         return tuple(str(column) for column in foreseen.columns), tuple(found)
 
     def destination_columns(self, table: TableId) -> tuple[tuple[str, str], ...]:
-        """The columns of its table in the warehouse afterwards; empty if they are unknown."""
+        """Return the columns that a captured table's table in the warehouse has afterwards; empty if they are
+        unknown."""
         foreseen = self._foreseen.get(table)
         return () if foreseen is None else tuple((c.name, c.type) for c in foreseen.after.columns)
 
@@ -334,8 +336,8 @@ class _SettingsCheck:
         )
 
     def reader_findings(self, table: TableId, effect: StatementEffect) -> tuple[SettingFinding, ...]:
-        """What targets and published topics get of a table then. Nothing of a table whose settings do not fit: it
-        stops."""
+        """Return findings about what targets and published topics get of a table afterwards; none for a table whose
+        settings do not fit, because it stops."""
         shapes = (self._before.get(table), self._after.get(table))
         try:
             before, after = (None if shape is None else self._rules.table_leaving(shape) for shape in shapes)
@@ -345,7 +347,7 @@ class _SettingsCheck:
         return tuple(SettingFinding(setting, text, breaks=False) for setting, text in listed)
 
     def _values(self, table: TableId) -> list[SettingFinding]:
-        """The policies for values (`source.columns`) of columns that are gone."""
+        """Return the policies for values (`source.columns`) of columns that are gone."""
         given = getattr(self._config.database, "columns", {})
         gone = {c.name for c in self._before[table].columns} - {c.name for c in self._after[table].columns}
         names = [f"{table}.{name}" for name in sorted(gone) if f"{table}.{name}" in given]
@@ -354,7 +356,7 @@ class _SettingsCheck:
         return [SettingFinding(f"source.columns: {name}", text, remedy, breaks=False) for name in names]
 
     def _without_policy(self, table: TableId) -> list[SettingFinding]:
-        """New columns of a table with policies: they are captured unchanged."""
+        """Return findings about new columns of a table with policies: they are captured unchanged."""
         found = self._rules.shape(self._before[table])
         if found is None or found.private is None:
             return []
@@ -374,7 +376,7 @@ class _SettingsCheck:
     # ── tables in the warehouse ─────────────────────────────────────────────────────────────────────────────
 
     def _foresee(self, table: TableId) -> ForeseenTable | None:
-        """The table in the warehouse; None if it cannot be computed."""
+        """Return the foreseen table in the warehouse; `None` if it cannot be computed."""
         if table not in self._foreseen:
             self._foreseen[table] = self._foresee_one(table)
         return self._foreseen[table]
@@ -443,7 +445,7 @@ class _SettingsCheck:
         return found
 
     def derived_findings(self, changed: Sequence[RehearsedTable]) -> tuple[SettingFinding, ...]:
-        """The effects on derived tables. `changed`: tables most of whose rows change."""
+        """Return the effects on derived tables. `changed`: tables most of whose rows change."""
         queries = self._policies.derived
         if not queries:
             return ()

@@ -36,14 +36,14 @@ corrected; read: all of its rows are read again; added: it was not captured so f
 
 @dataclass(frozen=True, slots=True)
 class PlannedMove:
-    """A plan, with what happens to each table."""
+    """A plan of a move, with what happens to each table."""
 
     plan: MovePlan
     tables: tuple[tuple[TablePreview, Outcome], ...]
 
 
 def settings_at(config: Config, url: str | None) -> Config:
-    """The settings with another `source.url`, which is checked as one in a file; None: unchanged."""
+    """Return the settings with another `source.url`, which is checked as one in a file; `None`: unchanged."""
     settings = config.database
     if url is None:
         return config
@@ -57,7 +57,7 @@ def settings_at(config: Config, url: str | None) -> Config:
 
 
 def plan_move(config: Config, *, compares: bool = False) -> PlannedMove:
-    """What moving the configured log to the configured source would do. Nothing is changed.
+    """Return the effects of moving the configured log to the configured source. Nothing is changed.
 
     Raises:
         ConfigurationError: the log can never continue there, or this kind of source cannot move.

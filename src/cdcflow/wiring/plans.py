@@ -1,4 +1,5 @@
-"""What a settings file will do, according to the log, the source and the warehouse, without changing any of them."""
+"""Plan what a settings file will do, according to the log, the source and the warehouse, without changing any
+of them."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ def plan_capture(
     rates: Rates | None = None,
     limits: tuple[LogLimit, ...] | None = None,
 ) -> Plan:
-    """What this file will do. `in_use`: the settings that a daemon runs with, as `config.changes.shown` returns them;
-    None if no daemon runs. `limits`: on the log that the source keeps; None if they are unknown.
+    """Return the effects of this file. `in_use`: the settings that a daemon runs with, as `config.changes.shown`
+    returns them; `None` if no daemon runs. `limits`: on the log that the source keeps; `None` if they are unknown.
 
     Raises:
         SourceUnavailable: the source cannot be queried.
@@ -58,7 +59,7 @@ def plan_capture(
 
 
 def _of_another_store(config: Config) -> tuple[Refusal, ...]:
-    """A refusal if sealed segments are in a different store than these settings name."""
+    """Return a refusal if sealed segments are in a different store than these settings name."""
     if not isinstance(config.log, FileLog) or not config.log.has_directory:
         return ()
     from cdcflow.sinks.objects.uploaded import Uploaded
@@ -99,8 +100,8 @@ def _refusal(error: ConfigurationError) -> Refusal:
 
 
 def merged_tables(config: Config, tables: Iterable[TableId]) -> frozenset[TableId] | None:
-    """Those of these tables that have a current-state table, or None if that is unknown: the warehouse is in a place
-    that only Spark reaches, or its store does not answer."""
+    """Return those of these tables that have a current-state table; `None` if that is unknown: the warehouse is in a
+    place that only Spark reaches, or its store does not answer."""
     from cdcflow.tables.local.warehouse_folder import open_folder
     from cdcflow.tables.paths import table_path
 
@@ -116,8 +117,8 @@ def merged_tables(config: Config, tables: Iterable[TableId]) -> frozenset[TableI
 
 
 def log_growth(config: Config, *, over_s: float = 1.0) -> float | None:
-    """The current growth of the source's log in bytes per second, or None if it cannot be queried, or has no position
-    yet."""
+    """Return the current growth of the source's log in bytes per second; `None` if it cannot be queried, or has no
+    position yet."""
     position = newest_checkpoint(config).position
     if position is None:
         return None

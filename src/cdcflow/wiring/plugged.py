@@ -1,4 +1,4 @@
-"""Installed plug-ins with their types, what doctor finds about them, and errors that name what a source cannot do."""
+"""Installed plug-ins with their types, doctor's findings about them, and errors that name what a source cannot do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ProgramSource(SourceSettings):
 
 
 def plugin_of(settings: SourceSettings) -> SourcePlugin:
-    """The plug-in of these settings, which settings of its kind have imported already.
+    """Return the plug-in of these settings, which settings of its kind have imported already.
 
     Raises:
         ConfigurationError: it is no longer installed, or cannot be used.
@@ -39,17 +39,17 @@ def plugin_of(settings: SourceSettings) -> SourcePlugin:
 
 
 def notifier_of(settings: NotifierSettings) -> NotifierPlugin:
-    """The same for a receiver of notifications."""
+    """Return the plug-in of these settings of a receiver of notifications, like `plugin_of`."""
     return cast("NotifierPlugin", _load(NOTIFIERS, settings.kind, "service.notify: kind"))
 
 
 def target_of(settings: TargetSettings) -> TargetPlugin:
-    """The same for a target."""
+    """Return the plug-in of these settings of a target, like `plugin_of`."""
     return cast("TargetPlugin", _load(TARGETS, settings.kind, "targets: kind"))
 
 
 def transform_of(settings: TransformSettings) -> TransformPlugin:
-    """The same for a transform."""
+    """Return the plug-in of these settings of a transform, like `plugin_of`."""
     return cast("TransformPlugin", _load(TRANSFORMS, settings.kind, "computed: kind"))
 
 
@@ -61,8 +61,8 @@ def _load(group: PluginGroup, kind: str, setting: str) -> object:
 
 
 def part_findings(config: Config) -> Iterator[Finding]:
-    """What doctor finds about receivers of notifications, targets and transforms that packages bring. Nothing is sent
-    to them."""
+    """Yield doctor's findings about receivers of notifications, targets and transforms that packages bring. Nothing is
+    sent to them."""
     for number, settings in enumerate(config.service.notify):
         if isinstance(settings, NotifierSettings):
             yield from _findings_of(notifier_of, settings, f"service.notify[{number}]")
@@ -90,5 +90,5 @@ def _findings_of(
 
 
 def lacking(settings: SourceSettings, what: str, remedy: str) -> ConfigurationError:
-    """The error of a command that needs an optional capability which sources of this kind do not have."""
+    """Return the error of a command that needs an optional capability which sources of this kind do not have."""
     return ConfigurationError(f"a source of kind {settings.kind} {what}", remedy=remedy, runbook="source-lacks")

@@ -32,7 +32,7 @@ FILES_MAX = 256
 
 
 class _OwnLog(FolderReader):
-    """The log as its writer reads it: the end of the log is known without scanning the journal."""
+    """The log as its writer reads it: the writer knows the end of the log without scanning the journal."""
 
     def __init__(self, layout: Layout, log: OwnedLog) -> None:
         super().__init__(layout)
@@ -44,7 +44,7 @@ class _OwnLog(FolderReader):
 
 @dataclass
 class Pushing:
-    """What `cdcflow serve` runs: the writer, not started yet, and what its API needs."""
+    """The parts that `cdcflow serve` runs: the writer, not started yet, and what its API needs."""
 
     config: Config
     serve: Serve
@@ -135,7 +135,7 @@ def _check_whole(log: ChangeLog, table: str) -> None:
 
 
 def _identity(layout: Layout) -> SourceIdentity:
-    """The identity of this log's writer, created once, with the log.
+    """Return the identity of this log's writer, created once, with the log.
 
     Raises:
         ConfigurationError: another kind of source writes it.

@@ -26,7 +26,7 @@ SETTINGS = (".yaml", ".yml")
 
 
 def open_for_queries(log: Config | Path | str, files_max: int | None = None) -> SubscribedLog:
-    """A log, opened for queries. `log`: settings or their file (recognized by its suffix), a log's folder, or
+    """Return a log, opened for queries. `log`: settings or their file (recognized by its suffix), a log's folder, or
     `s3://bucket/prefix`, for which the client finds credentials in its usual way. `files_max`: the limit on files that
     one query may read.
 
@@ -88,7 +88,7 @@ def _parts(log: Config | Path | str) -> tuple[LogReader, Layout, _Place]:
 
 
 def consumers_folder(config: Config) -> Path | None:
-    """The folder with the consumers of the configured log, or None if the log has no folder on this machine."""
+    """Return the folder with the consumers of the configured log; `None` if the log has no folder on this machine."""
     if isinstance(config.log, FileLog) and not config.log.has_directory:
         return None
     return config.log.folder / FOLDER
@@ -106,7 +106,7 @@ def _states(layout: Layout, place: _Place, named: Path | str | None) -> States:
 
 
 def consumers_status(config: Config, durable_offset: object) -> dict[str, Any]:
-    """The progress of each consumer that is stored in the configured log's folder, keyed by name; {} if there is
+    """Return the progress of each consumer that is stored in the configured log's folder, keyed by name; {} if there is
     none."""
     folder = consumers_folder(config)
     if folder is None or not isinstance(durable_offset, int):

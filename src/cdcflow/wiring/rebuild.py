@@ -53,7 +53,7 @@ def rebuild_tables(config: Config, into: str | None, watch: Callable[[MergeProgr
 
 @contextmanager
 def _whole(layout: Layout) -> Iterator[tuple[Layout, states.LogState | None]]:
-    """The log as if nothing had expired, as far as its state allows, and that state."""
+    """Yield the log as if nothing had expired, as far as its state makes that possible, and that state."""
     begins = layout.log_file().first_offset
     if begins - 1 not in states.state_offsets(layout):
         yield layout, None

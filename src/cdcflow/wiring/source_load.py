@@ -1,4 +1,4 @@
-"""What measures the configured source, and keeps its reading within the limits of `source.backfill`."""
+"""Measure the load of the configured source, and keep its reading within the limits of `source.backfill`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SECOND_LOAD_S = 0.2
 
 
 def governor(config: Config, tell: OnEvent) -> Governor:
-    """What keeps the reading of the configured source within its limits."""
+    """Return the governor that keeps the reading of the configured source within its limits."""
     return Governor(reading_limits(config), open_probe(config), FileLedger(config.log.folder), tell)
 
 
 def reading_limits(config: Config) -> ReadingLimits:
-    """When and how existing rows of the configured source may be read."""
+    """Return the limits on when and how existing rows of the configured source may be read."""
     reading = config.database.backfill.reading
     if not isinstance(config.database, Postgres | MySQL):
         return replace(reading, load=LoadLimits())
@@ -42,13 +42,14 @@ def reading_limits(config: Config) -> ReadingLimits:
 
 
 def reading_calendar(config: Config) -> ReadingCalendar | None:
-    """When rows of the configured source may be read, beginning now. None: at any time."""
+    """Return the times when rows of the configured source may be read, beginning now; `None`: at any time."""
     limits = reading_limits(config)
     return ReadingCalendar(limits, datetime.now(UTC)) if limits.day or limits.hours is not None else None
 
 
 def open_probe(config: Config) -> OpenProbe | None:
-    """Opens what measures the configured source; None: sources of this kind are not measured."""
+    """Return a function that opens the probe which measures the configured source; `None`: sources of this kind are not
+    measured."""
     return partial(_probe, config) if isinstance(config.database, Postgres | MySQL) else None
 
 
@@ -74,7 +75,8 @@ def _server_probe(config: Config, limits: LoadLimits) -> SourceProbe:
 
 
 def reading_findings(config: Config) -> list[Finding]:
-    """Whether everything with a limit in `source.backfill.limits` can be measured: what cannot holds every reading."""
+    """Return findings about whether everything with a limit in `source.backfill.limits` can be measured: a limit on
+    something that cannot be measured holds every reading."""
     limits = reading_limits(config).load
     opens = open_probe(config)
     if opens is None or not limits.gauges:

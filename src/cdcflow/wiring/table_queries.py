@@ -87,7 +87,7 @@ def ask(config: Config, sql: str, asked: AskedPoint) -> QueryAnswer:
 
 
 def states_of_tables(config: Config, asked: AskedPoint) -> dict[str, str]:
-    """The state of each table that a query may name, by its name: "complete", or what it lacks."""
+    """Return the state of each table that a query may name, by its name: "complete", or a text for what it lacks."""
     with _engine(config) as engine:
         if asked.live:
             found = _live(config, engine, None, asked, without_rows=True)
@@ -171,10 +171,11 @@ def _live(
 
 
 def _wait_for(config: Config, asked: AskedPoint, offset: Callable[[], int]) -> None:
-    """Wait until the tables have everything up to a position of the source. `offset`: the last offset that they have.
+    """Wait until the tables have everything up to a position of the source. `offset`: returns the last offset that they
+    have.
 
-    The log decides what that is: when its latest cut is at the position, its last row is the last that may count. So
-    the tables need not change where nothing in them does.
+    The log determines the offset to wait for: when its latest cut is at the position, its last row is the last that may
+    count. So the tables need not change where nothing in them does.
     """
     if asked.at_least is None:
         return
@@ -227,6 +228,6 @@ def _not_reached(asked: AskedPoint, what: str) -> SinkUnavailable:
 
 
 def _offset_of(config: Config, cut: Cut | None) -> int:
-    """The last offset of the configured log that a cut shows."""
+    """Return the last offset of the configured log that a cut shows."""
     own = None if cut is None else cut.part_of(log_id(config))
     return 0 if own is None else own.offset

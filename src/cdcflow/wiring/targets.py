@@ -25,7 +25,7 @@ from cdcflow.wiring.queries import open_for_queries
 
 
 class TargetHeld(Busy):
-    """Another process delivers to a target: `holder`, in words."""
+    """The error when another process delivers to a target. `holder`: a text that names it."""
 
     section = "target-stopped"
 
@@ -40,7 +40,7 @@ class TargetHeld(Busy):
 
 @contextmanager
 def hold_target(config: Config, name: str) -> Iterator[None]:
-    """Be the only process of this log on this machine that delivers to a target.
+    """Make this the only process of this log on this machine that delivers to a target, during the block.
 
     Raises:
         TargetHeld: another process does.
@@ -64,7 +64,7 @@ def hold_target(config: Config, name: str) -> Iterator[None]:
 
 @contextmanager
 def open_delivery(config: Config, name: str) -> Iterator[TargetDelivery]:
-    """The delivery of the log to the target of this name, which is closed at the end of the block.
+    """Yield the delivery of the log to the target of this name, which is closed at the end of the block.
 
     Raises:
         ConfigurationError: the settings have no such target, or there is no log.
@@ -88,8 +88,8 @@ def open_delivery(config: Config, name: str) -> Iterator[TargetDelivery]:
 
 
 def verify_targets(config: Config, tables: Collection[str] = ()) -> tuple[TargetComparison, ...]:
-    """Compare these tables of all configured targets with the log, each at the place that the target has. Empty: all
-    tables.
+    """Compare these tables of all configured targets with the log, each at the place that the target has. `tables`
+    empty: all tables.
 
     Raises:
         ConfigurationError: there is no log, no target, or no target has one of the tables.

@@ -61,7 +61,7 @@ class RateStep:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """All that is known between two times, oldest first. `name`: the log's."""
+    """Everything that is known between two times, oldest first. `name`: the log's."""
 
     name: str
     begin: float
@@ -72,7 +72,7 @@ class Timeline:
 
 
 def timeline(config: Config, begin: float | None, end: float, now: float) -> Timeline:
-    """The timeline of the configured log. `begin` None: from its beginning. Times are seconds since 1970.
+    """Return the timeline of the configured log. `begin` None: from its beginning. Times are seconds since 1970.
 
     Raises:
         ConfigurationError: there is no log.
@@ -109,7 +109,7 @@ def _cut(one: TimelineSpan, begin: float, end: float) -> TimelineSpan:
 
 @dataclass(frozen=True, slots=True)
 class _LogEnd:
-    """Where a segment ends, or the log. `clock`: its commit time in seconds; `segment`: None for the log's end."""
+    """The end of a segment, or of the log. `clock`: its commit time in seconds; `segment`: `None` for the log's end."""
 
     clock: float
     epoch: int
@@ -151,7 +151,8 @@ def _epochs(ends: Sequence[_LogEnd]) -> Iterator[TimelineMark]:
 
 
 def _backfills(ends: Sequence[_LogEnd]) -> Iterator[TimelineSpan]:
-    """From the last end before a table was being read to the first at which it no longer was."""
+    """Yield a span for each time that a table was being read: from the last end before it to the first end at which it
+    no longer was."""
     begun: dict[str, float] = {}
     known = {name: entry.get("generation") for name, entry in _tables(ends[0]).items()} if ends else {}
     for before, after in pairwise(ends):
@@ -172,7 +173,7 @@ def _tables(end: _LogEnd) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _schemas(log: LogReader, ends: Sequence[_LogEnd]) -> Iterator[TimelineMark]:
-    """Each shape of a table after its first, and where the log first has it."""
+    """Yield a mark for each shape of a table after its first, where the log first has that shape."""
     shapes = {table: by_version for table, by_version in log.table_shapes().items() if len(by_version) > 1}
     for table, by_version in shapes.items():
         for (_, before), (version, after) in pairwise(sorted(by_version.items())):
@@ -182,7 +183,7 @@ def _schemas(log: LogReader, ends: Sequence[_LogEnd]) -> Iterator[TimelineMark]:
 
 
 def _shape_begins(log: LogReader, table: TableId, version: int, ends: Sequence[_LogEnd]) -> float | None:
-    """The commit time of the first row that has a shape; that of its segment's end if the row cannot be read."""
+    """Return the commit time of the first row that has a shape; that of its segment's end if the row cannot be read."""
     for one in ends:
         if one.segment is None:
             continue
@@ -223,7 +224,7 @@ def _difference(before: Table, after: Table) -> str:
 
 
 def _people(ends: Sequence[_LogEnd]) -> Iterator[TimelineMark]:
-    """Operators' commands, and gaps: each checkpoint has the latest ones of its time."""
+    """Yield marks of operators' commands, and of gaps: each checkpoint has the latest ones of its time."""
     commands = {one.number: one for end in ends for one in commands_of(end.progress)}
     for command in commands.values():
         tables = ", ".join(list(command.outcomes)[:3])
@@ -255,7 +256,7 @@ def _captures(spans: Sequence[ActivitySpan], now: float) -> Iterator[TimelineSpa
 
 
 def _absence(before: ActivitySpan, until: float) -> TimelineSpan:
-    """No daemon ran, or it could not be seen."""
+    """Return the span after `before` in which no daemon ran, or none could be seen."""
     if before.ended:
         why = "it was halted" if before.state == "halted" else "it was stopped"
         return TimelineSpan("capture", before.end, until, "stopped", f"no daemon ran: {why}")

@@ -1,4 +1,4 @@
-"""Types of columns by the names that users of the configured source write, without its server."""
+"""Resolve the names that users of the configured source write for types of columns, without its server."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from cdcflow.model.types import ColumnType
 
 
 def column_type(config: Config, table: TableId, column: str, text: str) -> ColumnType:
-    """The type that a column has in the log if its type at the configured source has this name. For a source of a
-    plug-in the names are PostgreSQL's.
+    """Return the type that a column has in the log if its type at the configured source has this name. For a source of
+    a plug-in the names are PostgreSQL's.
 
     Raises:
         ConfigurationError: the settings' policy for the column does not fit its type.

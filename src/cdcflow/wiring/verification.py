@@ -97,7 +97,7 @@ def run_verification(
 def _copies(
     config: Config, layout: Layout, chosen: str, comparer: Comparer, stack: ExitStack
 ) -> Callable[[Against], Copy]:
-    """A function that creates the copies with the engine that merges: the local one, Spark, or both."""
+    """Return a function that creates the copies with the engine that merges: the local one, Spark, or both."""
     from cdcflow import local
     from cdcflow.spark.runtime.java import missing_for_spark
 

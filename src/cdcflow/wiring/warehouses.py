@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 def engines(config: Config, spark: Any = None) -> Engines:
-    """The engines that merge into the configured warehouse. Spark is started when it is first needed, unless `spark` is
-    a running session.
+    """Return the engines that merge into the configured warehouse. Spark is started when it is first needed, unless
+    `spark` is a running session.
 
     Raises:
         ConfigurationError: the warehouse has tables of another format, or a package that the engine needs is not
@@ -64,7 +64,7 @@ def engines(config: Config, spark: Any = None) -> Engines:
 
 
 def reading_engine(config: Config) -> Engine:
-    """The engine that reads the published cuts of the configured warehouse: without Spark if possible.
+    """Return the engine that reads the published cuts of the configured warehouse: without Spark if possible.
 
     Raises:
         ConfigurationError: a package that it needs is not installed.
@@ -115,7 +115,7 @@ def is_merged_here(config: Config, place: Warehouse) -> bool:
 
 
 def warehouse(config: Config) -> Warehouse:
-    """The configured warehouse, with the credentials and catalog that access requires."""
+    """Return the configured warehouse, with the credentials and catalog that access requires."""
     from cdcflow.tables.paths import Metastore, Unity, Warehouse
 
     settings = config.merge
@@ -136,7 +136,7 @@ def warehouse(config: Config) -> Warehouse:
 
 
 def policies(config: Config) -> Policies:
-    """The policies for the tables in the warehouse, from the settings."""
+    """Return the policies for the tables in the warehouse, from the settings."""
     from cdcflow.tables.merge.contract import ColumnPromise
     from cdcflow.tables.merge.policy import DerivedQuery, Policies
 
@@ -171,7 +171,7 @@ def _policy(settings: Mapping[str, Any]) -> TablePolicy:
 
 
 def upkeep_policy(config: Config, budget_s: float | None = None) -> UpkeepPolicy:
-    """The maintenance policy of the configured warehouse; `budget_s` overrides the settings."""
+    """Return the maintenance policy of the configured warehouse; `budget_s` overrides the settings."""
     from cdcflow.tables.job.maintenance import UpkeepPolicy
 
     chosen = config.merge.upkeep
@@ -216,8 +216,8 @@ def check_logs_to_merge(configs: Mapping[str, Config]) -> None:
 
 
 def logs_to_merge(configs: Mapping[str, Config], spark: Any = None) -> list[Merged]:
-    """The logs of these settings, keyed by log name, for a merge into one warehouse. This Spark session seals the new
-    part of those in Kafka.
+    """Return the logs of these settings, keyed by log name, for a merge into one warehouse. This Spark session seals
+    the new part of those in Kafka.
 
     Raises:
         HistoryLost, SinkUnavailable: a topic cannot be sealed; see `cdcflow.ports.Tier.open`.
@@ -236,8 +236,8 @@ def _merge_input(name: str, config: Config, spark: Any) -> Merged:
 
 
 def merge_layout(log: FileLog, master: str | None) -> Layout:
-    """A log in files, as a merge by this Spark master reads it. Executors on other machines cannot access this
-    machine's disk: for them a log with an object store consists of what the store has."""
+    """Return a log in files as a merge by this Spark master reads it. Executors on other machines cannot access this
+    machine's disk: for them a log with an object store consists of the segments that the store has."""
     from cdcflow.spark.runtime.masters import runs_here
 
     layout = log_layout(log)
@@ -247,7 +247,7 @@ def merge_layout(log: FileLog, master: str | None) -> Layout:
 
 
 def tier(config: Config) -> Tier:
-    """The configured log in Kafka with its history, for the merge.
+    """Return the configured log in Kafka with its history, for the merge.
 
     Raises:
         ConfigurationError: the log is not in Kafka.

@@ -118,7 +118,7 @@ class ControlServer:
 
 
 def user_of(connection: socket.socket) -> str:
-    """The user at the other end of a Unix socket, according to the kernel."""
+    """Return the user at the other end of a Unix socket, according to the kernel."""
     if not hasattr(socket, "SO_PEERCRED"):
         return "command line"  # macOS: the socket's mode allows only the same user, or root
     size = struct.calcsize("3i")
@@ -127,7 +127,7 @@ def user_of(connection: socket.socket) -> str:
 
 
 def user_name(uid: int) -> str:
-    """A user's name and number; the number alone if no user has it."""
+    """Return a user's name and number; the number alone if no user has it."""
     try:
         return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
     except KeyError:
@@ -135,7 +135,7 @@ def user_name(uid: int) -> str:
 
 
 def ask(log_path: Path, request: Mapping[str, object], *, timeout_s: float = 10) -> Any | None:
-    """The running daemon's answer, or None if no daemon runs on this log.
+    """Return the running daemon's answer; `None` if no daemon runs on this log.
 
     Raises:
         CdcflowError: the daemon refused; the same kind and message as it gave.
@@ -190,7 +190,7 @@ def _read_line(connection: socket.socket) -> bytes:
 
 @contextlib.contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """A name for `path` that fits into a socket address: through a link to its folder if it is too long."""
+    """Yield a name for `path` that fits into a socket address: through a link to its folder if it is too long."""
     if len(bytes(path)) <= _PATH_BYTES_MAX:
         yield str(path)
         return

@@ -21,7 +21,7 @@ OnEvent = Callable[[str, Mapping[str, object]], None]
 
 
 class TableDoor:
-    """Polls the control table every `every_s` seconds until closed. Waits for a source that is unavailable."""
+    """Polls the control table every `every_s` seconds until closed. While the source is unavailable, it waits."""
 
     def __init__(self, table: ControlTable, answer: Answer, every_s: float, on_event: OnEvent) -> None:
         self._table = table
@@ -38,7 +38,7 @@ class TableDoor:
         self._thread.start()
 
     def close(self) -> None:
-        """Close after the current answer, if the source accepts it."""
+        """Stop after the answer that is under way, if the source accepts that one."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
@@ -101,7 +101,7 @@ class TableDoor:
 
 
 def request_of(row: ControlRow) -> dict[str, Any]:
-    """A row as a request of the other interfaces."""
+    """Return a row as a request of the other interfaces."""
     try:
         arguments = json.loads(row.arguments) if row.arguments else {}
     except ValueError:

@@ -22,11 +22,11 @@ def disk(folder: Path) -> dict[str, Any]:
 
 
 def headroom(status: Mapping[str, Any]) -> dict[str, Any]:
-    """How much log the source retains for cdcflow, and how much it retains at most.
+    """Return how much log the source retains for cdcflow, and how much it retains at most.
 
-    `limit_bytes`: the server's or that of the log's budget; None if it retains without limit, or does not report one.
-    `kept_seconds`: None likewise; binary logs expire by age. `files_until_lost`: how many files are older than
-    cdcflow's and are removed first. `lost`: the source has removed it.
+    `limit_bytes`: the limit of the server or of the log's budget; `None` if the source retains without limit, or
+    reports none. `kept_seconds`: the same in seconds; binary logs expire by age. `files_until_lost`: how many files are
+    older than cdcflow's and are removed first. `lost`: the source has removed log that cdcflow needs.
     """
     details: Mapping[str, str] = status.get("source") or {}
     retained, safe = status.get("retained_bytes"), _count(details.get("safe_wal_bytes"))
@@ -52,10 +52,10 @@ def _count(text: str | None) -> int | None:
 
 
 def merges(cuts: Path) -> list[dict[str, Any]]:
-    """The latest published cuts of a warehouse, latest first, each with when it was published.
+    """Return the latest published cuts of a warehouse, latest first, each with when it was published.
 
     `cuts`: the folder of the table of cuts. Each commit of that table names the cut that it published, so no engine is
-    needed to read it. What cannot be read is not in the list.
+    needed to read it. Commits that cannot be read are omitted.
     """
     found: list[dict[str, Any]] = []
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
@@ -68,7 +68,7 @@ def merges(cuts: Path) -> list[dict[str, Any]]:
 
 
 def merge_of(cut: Mapping[str, Any], clock_ms: int) -> dict[str, Any]:
-    """What the page shows of a published cut. `cut`: its stored JSON."""
+    """Return the facts of a published cut that the page shows. `cut`: its stored JSON."""
     return {
         "cut": cut["cut"],
         "offset": cut["offset"],
@@ -81,7 +81,7 @@ def merge_of(cut: Mapping[str, Any], clock_ms: int) -> dict[str, Any]:
 
 
 def _commits(cuts: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The commit messages of the table of cuts, latest first, with their times (ms): Delta's, or Iceberg's."""
+    """Yield the commit messages of the table of cuts, latest first, with their times (ms): Delta's, or Iceberg's."""
     for commit in sorted((cuts / "_delta_log").glob("*.json"), reverse=True):
         for line in commit.read_text("utf-8").splitlines():
             if '"commitInfo"' in line and "userMetadata" in (info := json.loads(line).get("commitInfo", {})):
@@ -95,7 +95,8 @@ def _commits(cuts: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _commit_message(text: str) -> Mapping[str, Any]:
-    """The message of one of cdcflow's commits: at the top level, or below another name. Other commits are ignored."""
+    """Return the message of one of cdcflow's commits: at the top level, or below another name. Other commits are
+    ignored."""
     found: Mapping[str, Any] = json.loads(text)
     if "published" in found:
         return found

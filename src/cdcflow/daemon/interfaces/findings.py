@@ -1,4 +1,4 @@
-"""What is wrong with a capture, each as a sentence and with what to do about it. The worst come first."""
+"""The problems of a capture, each as a sentence and with what to do about it. The worst come first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _ORDER: Mapping[Level, int] = {"error": 0, "warning": 1, "note": 2}
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """`table`: the table that it is about. `operation`: an operation that fixes it, if there is one."""
+    """A remark about a capture. `table`: the table that it is about. `operation`: an operation that fixes it, if there
+    is one."""
 
     level: Level
     text: str
@@ -35,7 +36,7 @@ class Remark:
 def remarks(
     status: Mapping[str, Any], headroom: Mapping[str, Any], disk: Mapping[str, Any], merges: object = None
 ) -> list[Remark]:
-    """All remarks about a status, its headroom and its disk."""
+    """Return all remarks about a status, its headroom and its disk."""
     found = [*_capture(status), *_headroom(headroom), *_disk(disk), *_log(status), *_tables(status)]
     found += _log_budget(status)
     found += _reading(status)
@@ -245,7 +246,8 @@ def lacks_changes(fields: Mapping[str, Any]) -> bool:
 
 
 def unproven(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The tables that are read and not proven fresh, by the reason: an outage has one reason for all of them."""
+    """Return the tables that are read and not proven fresh, grouped by the reason: an outage has one reason for all of
+    them."""
     found: dict[str, list[str]] = {}
     for name, fields in sorted(tables.items()):
         gap = fields.get("gap")
@@ -256,7 +258,7 @@ def unproven(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def since(tables: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> str:
-    """Since when the oldest of these tables is not proven fresh, as words."""
+    """Return a text for the time since when the oldest of these tables is not proven fresh."""
     times = [tables[name].get("fresh_as_of") for name in names]
     known = [at for at in times if at is not None]
     return f"since {datetime.fromtimestamp(min(known), UTC):%Y-%m-%d %H:%M:%S}Z" if len(known) == len(times) else "yet"

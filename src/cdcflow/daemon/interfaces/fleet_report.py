@@ -23,7 +23,7 @@ def capture_report(
     page: str | None = None,
     ended: bool = False,
 ) -> MemberReport:
-    """The report of a daemon. `overview`: what its page shows. `ended`: it is the last one."""
+    """Return the report of a daemon. `overview`: what its page shows. `ended`: it is the last one."""
     status: Mapping[str, Any] = overview.get("status") or {}
     findings: Sequence[Mapping[str, Any]] = overview.get("findings") or ()
     levels = Counter(one["level"] for one in findings)

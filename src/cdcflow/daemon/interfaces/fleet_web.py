@@ -41,7 +41,7 @@ _OF_THE_DAEMONS_PAGE = {"page.css": "text/css", "words.js": "text/javascript", "
 
 @dataclass(frozen=True, slots=True)
 class FleetInterfaces:
-    """What the API shows, and to whom."""
+    """The data that the API shows, and the callers to whom it does."""
 
     watch: FleetWatch
     access: Access
@@ -51,7 +51,7 @@ class FleetInterfaces:
 
 
 def application(doors: FleetInterfaces, names: Collection[str]) -> ASGIApp:
-    """The application. `names`: the host names that requests may use, other than addresses."""
+    """Return the application. `names`: the host names that requests may use, other than addresses."""
     sessions = PageSessions(doors.access)
     routes = [
         *(Route(f"/{name}".removesuffix("index.html"), page_file(name, k, FLEET_PAGE)) for name, k in _FILES.items()),
@@ -68,7 +68,7 @@ def application(doors: FleetInterfaces, names: Collection[str]) -> ASGIApp:
 
 
 def overview(found: list[Pipeline], watch: FleetWatch, filters: Mapping[str, str]) -> dict[str, Any]:
-    """All pipelines that the filters (`state`, `level`, `name`) select, as JSON-able values."""
+    """Return all pipelines that the filters (`state`, `level`, `name`) select, as JSON-able values."""
     shown = [one.row() for one in found if _is_selected(one, filters)]
     outages = [asdict(one) for one in watch.members.outages()]
     return {"pipelines": shown, "counts": counts(found), "outages": outages, "read": watch.has_read}

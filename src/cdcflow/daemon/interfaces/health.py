@@ -1,4 +1,4 @@
-"""Whether the daemon is well: alive, ready, and what is wrong if not."""
+"""The health of the daemon: whether it is alive, whether it is ready, and what is wrong if not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 
 def health(status: Mapping[str, Any]) -> tuple[int, Mapping[str, object]]:
-    """Healthy means that positions move from the source to the disk, not that a connection is open (O14).
+    """Return an HTTP status and the facts about the daemon's health. Healthy means that positions move from the source
+    to the disk, not that a connection is open (O14).
 
     The source writes a heartbeat when nothing else happens, so a durable position that does not change for several of
     them means that nothing flows. A paused capture is healthy: it does what was requested. A halted one is not, and
@@ -25,7 +26,8 @@ def health(status: Mapping[str, Any]) -> tuple[int, Mapping[str, object]]:
 
 
 def readiness(status: Mapping[str, Any]) -> tuple[int, Mapping[str, object]]:
-    """Ready means that changes are being captured and positions move.
+    """Return an HTTP status and the facts about readiness. Ready means that changes are being captured and positions
+    move.
 
     A capture that was paused on purpose is ready, and its status is "paused"; so is a standby.
     """

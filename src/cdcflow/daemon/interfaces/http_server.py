@@ -32,10 +32,10 @@ LIBRARIES = ("starlette", "uvicorn", "prometheus_client")
 class HttpServer:
     """Serves probes, metrics, the API and the page until closed. `hosts` are the host names that requests may use.
 
-    `answer` carries out an operation for a caller, whose name is the second argument; if it is None, there are no
-    operations. `overview` adds to a status what else the page shows, `sample` returns what is plotted; with `history`
-    the samples are taken elsewhere. `application`: what is served instead, created for the allowed host names.
-    `setting`: the name of the setting that `listen` is. `certificate`: serve HTTPS with it.
+    `answer` carries out an operation for a caller, whose name is the second argument; if it is `None`, there are no
+    operations. `overview` adds to a status the other facts that the page shows, `sample` returns the plotted numbers;
+    with `history` the samples are taken elsewhere. `application`: an application to serve instead, created for the
+    allowed host names. `setting`: the name of the setting that `listen` is. `certificate`: serve HTTPS with it.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class HttpServer:
         self._access.give_way_to(after._access)
 
     def close(self, within_s: int = 1) -> None:
-        """Close it; requests that are being answered have this time."""
+        """Close the server. Requests that are being answered have `within_s` seconds."""
         if self._takes_samples:
             self._history.close()
         if self._server is not None and self._thread is not None:
@@ -164,7 +164,7 @@ class HttpServer:
 
 
 def _sharing_a_port(address: tuple[str, int], family: int, before: socket.socket) -> socket.socket:
-    """A second socket next to one of this process that listens at the same port and is closed soon.
+    """Return a second socket next to one of this process that listens at the same port and is closed soon.
 
     No client that connects in between is refused: at the same address both are one socket.
     """
@@ -183,7 +183,7 @@ def check_installed() -> None:
     """Check that the extra's libraries are installed.
 
     Raises:
-        ConfigurationError: one is not.
+        ConfigurationError: one is missing.
     """
     missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
     if missing:

@@ -1,7 +1,7 @@
-"""What is worth a notification, comparing one status with the next. Pure.
+"""Find the changes that are worth a notification, comparing one status with the next. Pure.
 
-There is one notice for each change: when the lag passes its limit, and when it is back below it. What is already so
-when the daemon starts is a change too, except for tables that were read before.
+There is one notice for each change: when the lag passes its limit, and when it is back below it. A condition that holds
+already when the daemon starts counts as a change too, except for tables that were read before.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILES_LAG_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """`event` is one of the settings' words. `active`: it has begun; False: it is over.
+    """A notice. `event` is one of the words of the settings. `active`: the condition has begun; False: it is over.
 
     `text` is for operators; `fields` holds numbers and names, and no value of a row.
     """
@@ -37,7 +37,7 @@ Tables = Mapping[str, Mapping[str, Any]]
 
 
 class Noticing:
-    """Compares a status with the ones before it. `tables`: as the log had them before the daemon began."""
+    """Compares a status with the previous ones. `tables`: their entries in the log before the daemon began."""
 
     def __init__(self, lag_over_s: float, headroom_under: float, tables: Tables) -> None:
         self._lag_over_s = lag_over_s
@@ -79,8 +79,8 @@ class Noticing:
             yield from self._notice_of_change("headroom", is_last, text, {"files_until_lost": int(files)})
 
     def _log_budget(self, status: Mapping[str, Any]) -> Iterator[Notice]:
-        """One notice for each level that is reached, one when less than the first is used again, and one for a
-        release."""
+        """Yield one notice for each level that is reached, one when less than the first level is used again, and one
+        for a release."""
         budget: Mapping[str, Any] = status.get("log_budget") or {}
         names = ("kept_bytes", "budget_bytes", "kept_age_seconds", "budget_age_seconds", "percent", "then")
         fields = {name: budget.get(name) for name in names}
@@ -140,8 +140,8 @@ CUT_PUBLISHED = "cut_published"
 
 
 def of_the_cut(report: MergeReport | SeveralReport, warehouse: str) -> Notice:
-    """The notice that a cut is published, with the tables that changed in it. For the first merge of a process, which
-    may find a cut that no receiver got, it has all tables, without numbers of rows."""
+    """Return the notice that a cut is published, with the tables that changed in it. The first merge of a process may
+    find a cut that no receiver got; the notice then has all tables, without numbers of rows."""
     whole = [table for table in report.tables if table.left_out is None]
     if report.published:
         tables = [_of_table(one) | {"rows": one.changes} for one in whole if one.changes]
@@ -161,7 +161,8 @@ def _of_table(one: TableMergeReport) -> dict[str, object]:
 
 
 def stops_of(target: Mapping[str, Any]) -> list[tuple[str, str | None]]:
-    """Why something of a target is not delivered, each with what helps: its process first, then its tables.
+    """Return the reasons why something of a target is not delivered, each with a remedy: those of its process first,
+    then those of its tables.
 
     `target`: its part of a status.
     """
@@ -179,7 +180,7 @@ def _states(tables: Tables) -> dict[str, str]:
 
 
 def of_the_end(error: BaseException | None, *, is_standby: bool = False) -> Notice:
-    """The notice that the daemon has ended, and why; without `error` it was stopped, or its work was done.
+    """Return the notice that the daemon has ended, and why; without `error` it was stopped, or its work was done.
     `is_standby`: another daemon captures."""
     who = "the standby" if is_standby else "the capture"
     if error is None:

@@ -74,16 +74,16 @@ class _Receiver:
             self._changed.notify_all()
 
     def counts(self) -> dict[str, int]:
-        """How many notices were sent, how many were not taken, and how many wait."""
+        """Return how many notices were sent, how many the receiver did not accept, and how many wait."""
         return {**self._outcomes, "waiting": len(self._waiting)}
 
     def wait_until_sent(self, within_s: float) -> None:
-        """Wait until nothing is queued or on its way, or the time is over."""
+        """Wait until no notice is queued or being sent, or the time is over."""
         with self._changed:
             self._changed.wait_for(lambda: not (self._waiting or self._is_sending), max(0.0, within_s))
 
     def end(self, within_s: float) -> None:
-        """Deliver what is queued, without long pauses, and stop."""
+        """Deliver the queued notices, without long pauses, and stop."""
         with self._changed:
             self._ending.set()
             self._changed.notify()
@@ -110,7 +110,8 @@ class _Receiver:
             self._tell("notification given up", {"to": self.name, "about": said["event"], "reason": problem})
 
     def _send_patiently(self, body: bytes) -> str:
-        """The error of the last try; "" if the notice was delivered. While the process ends there is only one more."""
+        """Send a notice, with several tries. Return the error of the last try; "" if the notice was delivered. While
+        the process ends there is only one more try."""
         problem = ""
         for pause_s in (*self._pauses_s, 0.0):
             problem = self._send(body)
@@ -121,7 +122,7 @@ class _Receiver:
         return problem
 
     def _send(self, body: bytes) -> str:
-        """The error without the URL; "" if the notice was delivered."""
+        """Send a notice once. Return the error without the URL; "" if the notice was delivered."""
         try:
             if isinstance(self.settings, NotifierSettings):
                 notifier_of(self.settings).send(self.settings, json.loads(body))
@@ -178,7 +179,8 @@ def _run(command: Sequence[str], body: bytes) -> str:
 
 
 def _write(file: Path, body: bytes) -> str:
-    """Replace the file as a whole: a program that reads it sees this object or the previous one."""
+    """Replace the file as a whole, so that a program that reads it sees this object or the previous one. Return the
+    error; "" if it was written."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as opened:
@@ -221,7 +223,7 @@ class CutNotifier:
 
 
 class Notifier:
-    """Polls the status every few seconds, and sends receivers what they subscribed to.
+    """Polls the status every few seconds, and sends receivers the notices that they subscribed to.
 
     `use` sets the receivers, from any thread; `end` sends each its last notice.
     """
@@ -264,7 +266,7 @@ class Notifier:
         return _Receiver(f"{_kind_of(settings)} {number}", settings, self._tell, self._pauses_s, tables)
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """What each receiver got, by a name without its URL."""
+        """Return how many notices each receiver got, by a name of the receiver without its URL."""
         return {receiver.name: receiver.counts() for receiver in self._receivers}
 
     def end(self, ended: BaseException | None, *, is_standby: bool = False) -> None:

@@ -17,7 +17,7 @@ Tell = Callable[[str, Mapping[str, object]], None]
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """`first_at`, `last_at`: seconds since 1970."""
+    """An event with a reason or a remedy, and how often it occurred. `first_at`, `last_at`: seconds since 1970."""
 
     text: str
     remedy: str | None
@@ -42,7 +42,7 @@ class Recent:
             self._note(_sentence(event, fields.get("table"), reason), fields.get("remedy"))
 
     def newest(self) -> list[dict[str, Any]]:
-        """The latest first."""
+        """Return the kept events, latest first."""
         with self._lock:
             return [asdict(one) for one in reversed(self._found.values())]
 

@@ -63,7 +63,7 @@ class Traces:
         span.end(end_time=ended_ns)
 
     def close(self) -> None:
-        """Send what is queued, for a few seconds at most."""
+        """Send the queued spans, for a few seconds at most."""
         self._is_closed = True
         self._provider.shutdown()
 

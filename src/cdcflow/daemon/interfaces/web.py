@@ -57,9 +57,9 @@ Answer = Callable[[Mapping[str, Any], str], object]
 
 @dataclass(frozen=True, slots=True)
 class DaemonInterfaces:
-    """What the service shows and does.
+    """The data that the service shows, and the operations that it offers.
 
-    `status` and `overview` are called at every request, from several threads; `answer` carries out an operation, None
+    `status` and `overview` are called at every request, from several threads; `answer` carries out an operation, `None`
     if there are no operations.
     """
 
@@ -73,7 +73,7 @@ class DaemonInterfaces:
 
 
 def application(doors: DaemonInterfaces, names: Collection[str]) -> ASGIApp:
-    """The application. `names`: the host names that requests may use, other than addresses."""
+    """Return the application. `names`: the host names that requests may use, other than addresses."""
     routes = [
         *(Route(f"/{name}".removesuffix("index.html"), page_file(name, kind)) for name, kind in _FILES.items()),
         *(Route(path, endpoint) for path, endpoint in _open(doors).items()),

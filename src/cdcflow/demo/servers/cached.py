@@ -11,21 +11,22 @@ from pathlib import Path
 
 
 def cache() -> Path:
-    """Where fetched programs stay: the user's cache, for root one that other users can read."""
+    """Return the folder for fetched programs: the user's cache; for root, a folder that other users can read."""
     if os.geteuid() == 0:
         return Path("/var/cache/cdcflow")
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cdcflow"
 
 
 def package_directory(package: str, suite: str) -> Path | None:
-    """The directory that holds `package` of a Debian suite with all it depends on; None if it is not in the cache."""
+    """Return the directory that holds `package` of a Debian suite with all it depends on; `None` if it is not in the
+    cache."""
     place = cache() / f"{package}-{suite}"
     # The file is written last: without it, a fetch was interrupted.
     return place / "root" if (place / "whole").exists() else None
 
 
 def command(root: Path, program: str) -> tuple[str, ...]:
-    """How to start a program of an unpacked package (`usr/sbin/mysqld`)."""
+    """Return the command that starts a program of an unpacked package (`usr/sbin/mysqld`)."""
     # Packages from before Debian 13 have the C library in /lib, and other libraries in /usr/lib.
     libraries = [path for top in ("usr/lib", "lib") for path in sorted((root / top).glob("*-linux-gnu*"))]
     loader = next(path for directory in libraries for path in sorted(directory.glob("ld-linux*.so.*")))

@@ -37,12 +37,12 @@ SETTINGS: Mapping[str, str] = {
 
 
 def cached_jars() -> Path:
-    """The folder into which a make target fetches the jars."""
+    """Return the folder into which a make target fetches the jars."""
     return cache() / f"kafka-{VERSION}"
 
 
 def jar_folder() -> Path:
-    """The folder with the broker's jars.
+    """Return the folder with the broker's jars.
 
     Raises:
         ConfigurationError: they are not on this machine; the message explains how to get them.
@@ -60,7 +60,7 @@ def jar_folder() -> Path:
 
 
 def java() -> str:
-    """The Java to run it with.
+    """Return the Java program that runs the broker.
 
     Raises:
         ConfigurationError: Java is not installed.
@@ -76,7 +76,7 @@ def java() -> str:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a fetch was completed: this jar is written last."""
+    """Return whether a fetch into this folder was completed: the jar that is checked is written last."""
     return any(folder.glob("scala-library-*.jar"))
 
 

@@ -100,7 +100,7 @@ class Installation:
 
 
 def find_installation(flavor: Flavor) -> Installation:
-    """The server program of this flavor.
+    """Return the server program of this flavor.
 
     Raises:
         ConfigurationError: it is not on this machine; the message explains how to get it.
@@ -158,7 +158,8 @@ def _in_cache(flavor: Flavor) -> Installation | None:
 
 
 def unpacked_package(flavor: Flavor, root: Path) -> Installation | None:
-    """The server program of a Debian package that was unpacked into a directory; None if it does not run here."""
+    """Return the server program of a Debian package that was unpacked into a directory; `None` if it does not
+    run here."""
     command = cached.command(root, f"usr/sbin/{'mysqld' if flavor == 'mysql' else 'mariadbd'}")
     version = _version(command)
     return None if version is None else Installation(flavor, command, root / "usr", version[1])
@@ -189,7 +190,7 @@ class _Templates:
         return self._made[installed]
 
     def places(self) -> list[Path]:
-        """The directories to remove when this process is gone."""
+        """Return the directories to remove when this process is gone."""
         return [] if self._root is None else [self._root]
 
     def _initialize(self, installed: Installation, user: OrdinaryUser, place: Path) -> None:
@@ -227,7 +228,7 @@ class _Templates:
 
 
 def _system_tables(installed: Installation) -> str:
-    """The statements that create MariaDB's own tables, with a superuser without a password."""
+    """Return the statements that create MariaDB's own tables, with a superuser without a password."""
     share = installed.base / "share"
     names = ("mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql")
     scripts = []
@@ -299,21 +300,21 @@ class MySQLServer(ServerProcess):
 
     @property
     def version(self) -> str:
-        """As the server reports it: 9.7.4, 10.11.14-MariaDB-…"""
+        """The version as the server reports it: 9.7.4, 10.11.14-MariaDB-…"""
         return self.installation.version
 
     def url(self, user: str = SUPERUSER) -> str:
         return f"mysql://{user}@127.0.0.1:{self.port}/"
 
     def connect(self, database: str | None = None, **options: Any) -> pymysql.Connection:
-        """A pymysql connection in autocommit mode; `options` are pymysql's (user, password, autocommit, …)."""
+        """Return a pymysql connection in autocommit mode; `options` are pymysql's (user, password, autocommit, …)."""
         merged = {"user": SUPERUSER, "password": "", "autocommit": True, "connect_timeout": 10, **options}
         if not merged["password"] and "ssl" not in merged:
             merged.setdefault("ssl_disabled", True)  # preparing TLS takes 40 ms of CPU: it loads all authorities
         return pymysql.connect(host="127.0.0.1", port=self.port, database=database, charset="utf8mb4", **merged)
 
     def execute(self, *statements: str, database: str | None = None) -> list[tuple[Any, ...]]:
-        """Run statements as superuser, one after another in one session; returns the last one's rows."""
+        """Run statements as superuser, one after another in one session, and return the last one's rows."""
         with contextlib.closing(self.connect(database)) as connection, connection.cursor() as cursor:
             for statement in statements:
                 cursor.execute(statement)

@@ -23,12 +23,12 @@ PATIENCE_S = 120.0
 
 
 def cached_program() -> Path:
-    """Where a make target builds the program."""
+    """Return the path where a make target builds the program."""
     return cache() / f"versitygw-{VERSION}" / "versitygw"
 
 
 def installed_program() -> Path | None:
-    """The program of the server; None if it is not on this machine."""
+    """Return the program of the server; `None` if it is not on this machine."""
     named = os.environ.get("CDCFLOW_VERSITYGW") or shutil.which("versitygw")
     if named is not None:
         return Path(named)
@@ -36,7 +36,7 @@ def installed_program() -> Path | None:
 
 
 def program() -> Path:
-    """The same.
+    """Return the program of the server.
 
     Raises:
         ConfigurationError: it is not on this machine; the message explains how to get it.
@@ -51,7 +51,7 @@ def program() -> Path:
 
 
 def command(program: Path, port: int, directory: Path) -> list[str]:
-    """How to start it: buckets are folders of `directory/buckets`."""
+    """Return the command that starts the server: buckets are folders of `directory/buckets`."""
     # Attributes in files next to the objects: not every file system has extended ones, and without any the server has
     # no ETags and overwrites what a conditional write must leave alone.
     serving = [str(program), "--port", f"127.0.0.1:{port}", "--quiet", "posix"]

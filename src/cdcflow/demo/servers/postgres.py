@@ -50,7 +50,8 @@ HBA = ("local all all trust", "host all all 127.0.0.1/32 trust", "host replicati
 
 
 def binaries() -> dict[str, Path]:
-    """The PostgreSQL installations found here: a name such as `wheel` or `system15`, and the directory of `initdb`.
+    """Return the PostgreSQL installations found here: a name such as `wheel` or `system15`, and the directory of
+    `initdb`.
 
     If CDCFLOW_POSTGRES names such a directory, it is the only one, `named`.
 
@@ -74,7 +75,7 @@ def binaries() -> dict[str, Path]:
 
 
 def binary_directory() -> Path:
-    """The directory of the binaries to use: the wheel's, otherwise the system's latest.
+    """Return the directory of the binaries to use: the wheel's, otherwise the system's latest.
 
     Raises:
         ConfigurationError: PostgreSQL is not installed; the message explains how to get it.
@@ -101,7 +102,7 @@ class _Templates:
         self._made: dict[Path, tuple[Path, Path]] = {}
 
     def of(self, bin_directory: Path, user: OrdinaryUser) -> tuple[Path, Path]:
-        """The directory of binaries that `user` can run, and a fresh data directory to copy."""
+        """Return the directory of binaries that `user` can run, and a fresh data directory to copy."""
         if bin_directory not in self._made:
             if self._root is None:
                 self._root = Path(tempfile.mkdtemp(prefix="cdcflow-pg-template-"))
@@ -116,7 +117,7 @@ class _Templates:
         return self._made[bin_directory]
 
     def places(self) -> list[Path]:
-        """The directories to remove when this process is gone."""
+        """Return the directories to remove when this process is gone."""
         return [] if self._root is None else [self._root]
 
     def _reachable(self, bin_directory: Path, user: OrdinaryUser, place: Path) -> Path:
@@ -206,7 +207,7 @@ class PostgresServer(ServerProcess):
 
     @property
     def version(self) -> int:
-        """As in `server_version_num`: 150018, 180006."""
+        """The version as in `server_version_num`: 150018, 180006."""
         if not self._version:
             with self.connect() as connection:
                 self._version = connection.info.server_version
@@ -216,7 +217,7 @@ class PostgresServer(ServerProcess):
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
 
     def connect(self, database: str = "postgres", **options: Any) -> psycopg.Connection[tuple[Any, ...]]:
-        """A psycopg connection in autocommit mode; `options` are psycopg's (user, password, autocommit, …)."""
+        """Return a psycopg connection in autocommit mode; `options` are psycopg's (user, password, autocommit, …)."""
         merged = {"user": SUPERUSER, "autocommit": True, "connect_timeout": 10, **options}
         return psycopg.connect(host="127.0.0.1", port=self.port, dbname=database, **merged)
 

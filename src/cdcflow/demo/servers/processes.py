@@ -23,14 +23,14 @@ from cdcflow.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class OrdinaryUser:
-    """The user that a server runs as; `ids` is None if that is the current user."""
+    """The user as whom a server runs; `ids` is `None` if that is the current user."""
 
     name: str
     ids: tuple[int, int] | None
 
     @classmethod
     def choose(cls, server: str) -> OrdinaryUser:
-        """The current user, or under root a different one.
+        """Return the current user, or under root a different one.
 
         `server` (its name, for the message) refuses to run as root.
         """
@@ -68,7 +68,7 @@ class Started(ABC):
         self.close()
 
     def open(self) -> None:
-        """Called at the beginning of the block."""
+        """Start the server. Called at the beginning of the block."""
         self.start()
 
     @abstractmethod
@@ -86,14 +86,14 @@ class ServerProcess(Started):
     _watcher: Watcher | None = None
 
     def kill(self) -> None:
-        """SIGKILL: nothing in its memory reaches the disk."""
+        """End the server by SIGKILL: nothing in its memory reaches the disk."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(30)
         self._forget()
 
     def log_tail(self, lines: int = 30) -> str:
-        """The last lines of the server's own log."""
+        """Return the last lines of the server's own log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:]) if self.log.exists() else ""
 
     def _forget(self) -> None:
@@ -104,7 +104,7 @@ class ServerProcess(Started):
 
 
 def free_port() -> int:
-    """A loopback port that was free a moment ago."""
+    """Return a loopback port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -125,6 +125,6 @@ class Watcher:
         )
 
     def dismiss(self) -> None:
-        """The process has ended in good order."""
+        """End the watcher, because the process has ended in good order."""
         self._shell.kill()
         self._shell.communicate()

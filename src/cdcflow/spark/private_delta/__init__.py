@@ -1,5 +1,4 @@
-"""Calls of Delta's private Java classes, which only this package makes: a table's versions, and changes of its rows
-without MERGE.
+"""Calls of Delta's private Java classes, only from here: a table's versions, and changes of its rows without MERGE.
 
     formats/delta ──▶ DeltaVersions      the versions of a table, as Delta reads them from its log
                   └─▶ DeltaTransaction   changes of rows, in a third of the jobs of Delta's commands

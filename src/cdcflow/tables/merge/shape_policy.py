@@ -3,9 +3,12 @@
 An evolution is computed as usual, and refused here before its first commit if it does what the policy does not allow. A
 new table has no readers yet, so changes that its source made before the table was created are not refused.
 
-| the source | `evolve` | `add_only` | `freeze` | | -------------------- | -------- | ---------- | -------- | | adds a
-column | follows | follows | refused | | widens, renames | follows | refused | refused | | drops a column | keeps it |
-refused | refused | | narrows a type | keeps the wider one: a table does not show it |
+| the source           | `evolve` | `add_only` | `freeze` |
+| -------------------- | -------- | ---------- | -------- |
+| adds a column        | follows  | follows    | refused  |
+| widens, renames      | follows  | refused    | refused  |
+| drops a column       | keeps it | refused    | refused  |
+| narrows a type       | keeps the wider one: a table does not show it   |
 """
 
 from __future__ import annotations
