@@ -677,7 +677,8 @@ class Capture:
         return {} if self._leadership is None else {"lease": self._leadership.status()}
 
     def last_known(self) -> dict[str, object]:
-        """What the latest attempt knew when it ended: the log's status while nothing is captured. {} if none ran."""
+        """Return the log's status as of the end of the latest attempt, for while nothing is captured; {} if
+        none ran."""
         return dict(self._tally.last_known)
 
     def counts(self) -> dict[str, object]:

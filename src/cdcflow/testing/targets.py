@@ -169,7 +169,7 @@ class TargetContract:
         self.check(target_kit, ITEMS, [ONE, TWO, THREE], "b")
 
     def test_whole_table_replaces_rows_columns_and_key(self, target_kit: TargetKit) -> None:
-        """After DDL at the source, or when a table was read again."""
+        """A table is applied whole after DDL at the source, or when it was read again."""
         self.begin(target_kit)
         other = table_of(key=("code", "id"), id=pa.int64(), code=pa.string(), price=pa.decimal128(10, 2))
         row = {"id": 1, "code": "x", "price": Decimal("1.50")}
@@ -179,19 +179,19 @@ class TargetContract:
         self.check(target_kit, other, [], "c")
 
     def test_whole_table_may_be_empty(self, target_kit: TargetKit) -> None:
-        """After a truncate."""
+        """A table is empty after a truncate."""
         self.begin(target_kit)
         self.apply(target_kit, change_of(ITEMS, after="a", place="b", is_whole=True))
         self.check(target_kit, ITEMS, [], "b")
 
     def test_table_without_a_key_has_equal_rows(self, target_kit: TargetKit) -> None:
-        """It is always applied whole."""
+        """A table without a key is always applied whole."""
         table = table_of(key=())
         self.begin(target_kit, table, [ONE, ONE, {"id": None, "name": None}])
         self.check(target_kit, table, [ONE, ONE, {"id": None, "name": None}], "a")
 
     def test_tables_have_separate_rows_and_places(self, target_kit: TargetKit) -> None:
-        """One that stops does not stop the others."""
+        """A table that stops does not stop the others."""
         other = table_of("others")
         self.begin(target_kit)
         self.begin(target_kit, other, [THREE])
@@ -254,7 +254,7 @@ class TargetContract:
     def test_process_that_is_killed_leaves_a_change_whole_or_absent(
         self, target_kit: TargetKit, is_whole: bool
     ) -> None:
-        """Wherever it dies. The next process continues at the place that it finds."""
+        """This holds wherever the process dies. The next process continues at the place that it finds."""
         rows, place = list[Mapping[str, Any]]([ONE, TWO]), "a"
         self.begin(target_kit)
         for number in range(KILLS):

@@ -25,7 +25,7 @@ class BudgetedLog(Protocol):
     """
 
     def measure(self) -> KeptLog:
-        """How much log the server currently keeps for the capture."""
+        """Return how much log the server currently keeps for the capture."""
         ...
 
     def limits(self) -> tuple[LogLimit, ...]:

@@ -159,7 +159,8 @@ class Source(Protocol):
         ...
 
     def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
-        """What a start from this checkpoint would capture, according to the server. Nothing is prepared or changed.
+        """Return what a start from this checkpoint would capture, according to the server. Nothing is prepared or
+        changed.
 
         Raises:
             ConfigurationError: the settings do not fit the server, its tables or this log; the same error as from

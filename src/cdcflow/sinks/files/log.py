@@ -358,7 +358,7 @@ class FileLog:
     # ── reading back ────────────────────────────────────────────────────────────────────────────────────────
 
     def delivered(self, xids: Uint64s) -> Uint64s:
-        """Those of these transaction ids (compared by their low 32 bits) that are in the log already."""
+        """Return those of these transaction ids (compared by their low 32 bits) that are in the log already."""
         self._living()
         with self._sealing:
             extents, newest = self._extents(), self._segments.newest

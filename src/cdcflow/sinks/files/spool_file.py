@@ -81,7 +81,7 @@ class SpoolFile:
             self._layer.close(fd)
 
     def rows_without(self, aborted: frozenset[int]) -> int:
-        """How many rows remain if these sub-transactions are rolled back."""
+        """Return how many rows remain if these sub-transactions are rolled back."""
         return self._rows - sum(self._rows_of[xid] for xid in aborted)
 
     def sync(self) -> None:

@@ -39,7 +39,7 @@ def last_cut(topics: Topics, state: TopicState) -> int | None:
 
 
 def last_cut_of(reader: PartitionReader, state: TopicState) -> int | None:
-    """The same, by a reader of the log's topic."""
+    """Return the same as `last_cut`, by a reader of the log's topic."""
     low, high = reader.bounds()
     known = state.topic_ranges[-1].topic_offset if state.topic_ranges else -1
     begin, back = high, 8

@@ -309,7 +309,7 @@ class KafkaLog:
     # ── reading back ────────────────────────────────────────────────────────────────────────────────────────
 
     def delivered(self, xids: Uint64s) -> Uint64s:
-        """Those of these transaction ids (compared by their low 32 bits) that are in the log already."""
+        """Return those of these transaction ids (compared by their low 32 bits) that are in the log already."""
         self._living()
         wanted = (xids & _LOW).astype(np.uint32)
         found = np.zeros(len(xids), np.bool_)

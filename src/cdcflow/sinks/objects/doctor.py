@@ -36,7 +36,7 @@ def doctor(bucket: Bucket, layout: Layout, cached: FindCopy) -> list[Finding]:
 
 
 def faults(bucket: Bucket, layout: Layout, cached: FindCopy) -> list[Fault]:
-    """What the store has lost although this machine still has it; what neither has is found by reading the log."""
+    """Return what the store has lost although this machine still has it. Reading the log finds what neither has."""
     here, _ = missing(bucket, layout, cached)
     return [
         Fault(

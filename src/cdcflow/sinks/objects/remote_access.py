@@ -79,7 +79,7 @@ def bucket_at(url: str, address: StoreAddress, doing: str, names: Mapping[str, s
 
 @contextlib.contextmanager
 def room_for(doing: str) -> Iterator[Path]:
-    """A temporary folder, on one of Spark's disks if Spark names one to this process.
+    """Provide a temporary folder, on one of Spark's disks if Spark names one to this process.
 
     Spark removes from it what its processes leave.
     """

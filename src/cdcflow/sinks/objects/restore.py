@@ -88,7 +88,8 @@ class Restorer:
         return not gone
 
     def _copy(self, segment: Segment, file: SegmentFile) -> Path | None:
-        """A file with the sealed content on this machine: in the log's directory, or in the cache."""
+        """Return a file with the sealed content on this machine, in the log's directory or in the cache; None if
+        neither has one."""
         directory = self._layout.segment(segment.first_offset, segment.last_offset)
         for path in (directory / file.path, self._cached(segment, file)):
             try:

@@ -29,7 +29,7 @@ class Uploaded:
 
     @classmethod
     def read(cls, layout: Layout) -> Uploaded | None:
-        """What the log's directory records; None if nothing was ever uploaded."""
+        """Return what the log's directory records; None if nothing was ever uploaded."""
         try:
             value = json.loads((layout.root / UPLOADS).read_bytes())
             return cls(**{**value, "lost": tuple((int(a), int(b)) for a, b in value.get("lost", ()))})

@@ -336,7 +336,8 @@ def _writer_id() -> str:
 
 
 def status(layout: Layout, peers: Sequence[str]) -> dict[str, object]:
-    """How far the peers of a log are, as its writer recorded it a moment ago: who counts (1 or 0), and what each lacks.
+    """Return how far the peers of a log are, as its writer recorded it a moment ago: which count (1 or 0), and what
+    each lacks.
 
     Of a peer that is not connected the lag is unknown, and of all of them while no process writes the log.
     """

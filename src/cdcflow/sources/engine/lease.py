@@ -34,7 +34,7 @@ class SessionLease(ABC, Generic[C]):
 
     @abstractmethod
     def _open(self) -> C:
-        """A session that the server ends when it is idle for longer than the lease's duration."""
+        """Open a session that the server ends when it is idle for longer than the lease's duration."""
 
     @abstractmethod
     def _take(self, connection: C) -> bool:

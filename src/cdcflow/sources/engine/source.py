@@ -299,14 +299,10 @@ class MovableSource(ComparableSource[C, S, E]):
 
     @abstractmethod
     def _plan_move(self, connection: C, start: Start[S], before: S) -> MovePlan:
-        """What a start that is a move would do. Nothing is written."""
+        """Return what a start that moves the log would do. Nothing is written."""
 
     def _state_to_move(self, checkpoint: Checkpoint, log_id: str) -> S:
-        """What the last start of the log stored.
-
-        Raises:
-            ConfigurationError: the log has not begun, or is a different one.
-        """
+        """Return the state that the last start of the log stored."""
         before = self._read_state(checkpoint.source)
         if before is None or checkpoint.position is None:
             raise log_is_empty()

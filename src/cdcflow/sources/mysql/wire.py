@@ -228,7 +228,7 @@ class Events:
         return self.buffer.le16(self.start + 17)
 
     def copy(self) -> Events:
-        """The same events in a separate buffer, so that the one they arrived in can be freed."""
+        """Return the same events in a separate buffer, so that the one they arrived in can be freed."""
         return joined_events([self, self.part(0, 0)])
 
     @property
@@ -255,7 +255,7 @@ def offsets(*at: int) -> Int64s:
 
 
 def joined_events(parts: list[Events]) -> Events:
-    """The same events in one buffer."""
+    """Return the events of all parts in one buffer."""
     if len(parts) == 1:
         return parts[0]
     pieces: list[memoryview] = []

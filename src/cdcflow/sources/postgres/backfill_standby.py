@@ -220,7 +220,7 @@ class BackfillFences:
 
 
 def find_problem(connector: Connector, source: IdentifiedSystem) -> str | None:
-    """Why no rows can be read at the server that a connector leads to; None if it is a standby of the source."""
+    """Return why no rows can be read at the server that a connector leads to; None if it is a standby of the source."""
     connection = connector.replicate()
     try:
         with connector.mapping_errors(f"checking {connector.address} ({SETTING})"):
@@ -230,7 +230,8 @@ def find_problem(connector: Connector, source: IdentifiedSystem) -> str | None:
 
 
 def problem_of_standby(connection: Connection, source: IdentifiedSystem) -> str | None:
-    """The same, of the server at a replication connection."""
+    """Return why no rows can be read at the server at a replication connection; None if it is a standby of the
+    source."""
     if not query_row(connection, _REPLAYED)[1]:
         return "it takes writes, so it is not a standby"
     return difference(identify(connection), source)

@@ -774,7 +774,7 @@ def _without_values(table: Table, names: Collection[str]) -> Table:
 
 
 def raw_of(logged: Table, stored: StoredPolicies | None) -> Table:
-    """A table as the source had it, given its shape in the log."""
+    """Return a table as the source had it, given its shape in the log."""
     if stored is None or stored.raw.incarnation != logged.incarnation:
         return logged
     logged = stored.rows.raw(logged, stored.raw)

@@ -105,7 +105,7 @@ class ChunkScenarios(Scenarios):
 
     @needs("hold commits")
     def test_keys_tell_of_a_change_that_was_delivered_and_is_not_visible(self, source_kit: SourceKit) -> None:
-        """The same for rows read by key."""
+        """W01, W03: rows read by key show the old value after the stream delivered the new one."""
         source_kit.execute("INSERT INTO items VALUES (1, 'old')")
         source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
@@ -160,7 +160,7 @@ class ChunkScenarios(Scenarios):
         ],
     )
     def test_invalid_predicate_is_refused(self, source_kit: SourceKit, predicate: str) -> None:
-        """As a wrong setting, not as an unavailable source: trying again would not change it.
+        """An invalid predicate is a wrong setting, not an unavailable source: trying again would not change it.
 
         And no other statement can be injected with it.
         """

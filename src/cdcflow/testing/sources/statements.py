@@ -87,7 +87,7 @@ class StatementScenarios(Scenarios):
 
     @needs("alter tables")
     def test_table_that_is_renamed_and_back_is_what_it_was(self, source_kit: SourceKit) -> None:
-        """S8: also the rows that it got under the other name."""
+        """S8: the table also has the rows that it got under the other name."""
         self.in_stream(
             source_kit,
             lambda: source_kit.rename(("items", "elsewhere")),
@@ -97,7 +97,7 @@ class StatementScenarios(Scenarios):
 
     @needs("alter tables")
     def test_two_tables_that_exchange_their_names_exchange_their_rows(self, source_kit: SourceKit) -> None:
-        """What every online migration does."""
+        """Every online migration exchanges names of tables."""
         self.in_stream(
             source_kit,
             lambda: source_kit.rename(("items", "aside"), ("others", "items"), ("aside", "others")),
@@ -126,7 +126,8 @@ class StatementScenarios(Scenarios):
     # ── commands ────────────────────────────────────────────────────────────────────────────────────────────
 
     def test_requested_rows_are_read_again(self, source_kit: SourceKit) -> None:
-        """By keys and by a predicate, while changes arrive. A deleted row yields nothing, and stays deleted."""
+        """Rows are requested by keys and by a predicate, while changes arrive. A deleted row yields nothing, and stays
+        deleted."""
         source_kit.execute(ROWS)
         captured = Captured(source_kit)
         with captured.running():

@@ -373,7 +373,8 @@ def _of_vendors() -> dict[bytes, str]:
 
 @cache
 def decoder(charset: str, errors: str) -> Callable[[bytes], str]:
-    """A decoder for text in one of these sets. `errors`: "stop" raises UnicodeDecodeError, "replace" inserts U+FFFD."""
+    """Return a decoder for text in one of these sets. `errors`: "stop" raises UnicodeDecodeError, "replace" inserts
+    U+FFFD."""
     codec, otherwise = _CODECS[charset], _OTHERWISE.get(charset)
     if charset not in _CODES:
         policy = {"stop": "strict", "replace": "replace"}[errors]

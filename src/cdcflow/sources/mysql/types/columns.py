@@ -104,7 +104,7 @@ class Policy:
 
 
 def resolve_type(code: int, metadata: bytes) -> tuple[int, int]:
-    """A table map's type byte and the 0-2 bytes of its metadata, in the form of `ServerColumn`.
+    """Convert a table map's type byte and its 0-2 bytes of metadata to the form of `ServerColumn`.
 
     CHAR, BINARY, ENUM and SET share one code in a table map. The first byte of the metadata holds the real type, except
     that two of its bits, inverted, are bits 8 and 9 of a CHAR's length.

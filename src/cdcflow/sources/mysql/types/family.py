@@ -123,7 +123,7 @@ def unreadable(where: Where, expected: str) -> SourceUnavailable:
 
 
 def valid_text(pattern: re.Pattern[str], cell: bytes, column: ServerColumn) -> str:
-    """A key's text, once it is known to be valid for its type: anything else would be SQL (hard case S01).
+    """Return a key's text after checking that it is valid for its type: anything else would be SQL (hard case S01).
 
     Raises:
         SourceUnavailable: it is not valid.

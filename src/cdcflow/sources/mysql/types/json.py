@@ -138,7 +138,7 @@ class _Reader:
         return _opaque(self.data[at], self._bytes(start, length))
 
     def _length(self, at: int) -> tuple[int, int]:
-        """A length with seven bits per byte, the lowest first, and where it ends."""
+        """Return a length with seven bits per byte, the lowest first, and the offset after it."""
         length = 0
         for shift in range(0, 35, 7):
             byte = self.data[at]
@@ -158,7 +158,8 @@ class _Reader:
 
 
 def double(value: float) -> str:
-    """A double as JSON prints it: the fewest digits that identify its bits, and always with a point or an exponent."""
+    """Return a double as JSON prints it: the fewest digits that identify its bits, and always with a point or an
+    exponent."""
     if value != value or value in (float("inf"), float("-inf")):
         raise NoJson
     sign = "-" if str(value).startswith("-") else ""

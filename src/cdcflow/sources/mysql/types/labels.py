@@ -24,7 +24,7 @@ from cdcflow.sources.mysql.types.family import Codec, TypeFamily, Where, unreada
 
 
 def enum_label(width: int, labels: Sequence[str], cells: Cells, where: Where) -> pa.Array:
-    """An ENUM's number as its label. 0 is the empty string, for a value that was not a label."""
+    """Return the label of an ENUM's number. 0 is the empty string, for a value that was not a label."""
     number = _little_endian(width, cells).astype(np.int64)
     if (number[cells.present] > len(labels)).any():
         raise unreadable(where, f"one of its {len(labels)} labels")
@@ -32,7 +32,8 @@ def enum_label(width: int, labels: Sequence[str], cells: Cells, where: Where) ->
 
 
 def set_labels(width: int, labels: Sequence[str], cells: Cells, where: Where) -> pa.Array:
-    """A SET's bits as its labels separated by commas, as the server prints them. No bit at all is the empty string."""
+    """Return the labels of a SET's bits separated by commas, as the server prints them. No bit at all is the empty
+    string."""
     value = _little_endian(width, cells)
     there = value[cells.present]
     if len(labels) < 64 and (there >> np.uint64(len(labels))).any():
@@ -85,7 +86,8 @@ def _codec(column: ServerColumn, where: Where) -> Codec:
 
 
 def _comparable(column: ServerColumn) -> str:
-    """Compared with a text they compare as text; they are ordered by number (W19)."""
+    """Return the column in a form that compares by number: ENUM and SET are ordered by it, but compare with a text as
+    text (W19)."""
     return f"({quote_name(column.name)} + 0)"
 
 

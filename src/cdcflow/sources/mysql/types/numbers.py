@@ -84,7 +84,7 @@ def integer(kind: str, arrow: pa.DataType, cells: Cells, where: Where) -> pa.Arr
 
 
 def medium(arrow: pa.DataType, cells: Cells, where: Where) -> pa.Array:
-    """Integers of 3 bytes."""
+    """Decode integers of 3 bytes."""
     values = cells.buffer.values("<u4", cells.start).astype(np.int64) & 0xFFFFFF
     if pa.types.is_signed_integer(arrow):
         values = (values ^ 0x800000) - 0x800000
@@ -92,13 +92,13 @@ def medium(arrow: pa.DataType, cells: Cells, where: Where) -> pa.Array:
 
 
 def year(cells: Cells, where: Where) -> pa.Array:
-    """One byte, counted from 1900; 0 is the year 0 (hard case N05)."""
+    """Decode a YEAR: one byte, counted from 1900; 0 is the year 0 (hard case N05)."""
     values = cells.buffer.bytes[cells.start].astype(np.int16)
     return pa.array(np.where(values == 0, 0, values + 1900).astype(np.int16), mask=cells.mask)
 
 
 def bits(width: int, cells: Cells, where: Where) -> pa.Array:
-    """BIT(n): its bytes, the most significant first; the same on both paths."""
+    """Decode a BIT(n): its bytes, the most significant first; the same in row images and in a SELECT."""
     if (cells.size[cells.present] != width).any():
         raise unreadable(where, f"{width} bytes of bits")
     return pa.array(cells.big_endian(width).view(np.uint64), pa.uint64(), mask=cells.mask)
@@ -110,7 +110,7 @@ def number_text(arrow: pa.DataType, cells: Cells, where: Where) -> pa.Array:
 
 
 def float_text(cells: Cells, where: Where) -> pa.Array:
-    """A FLOAT that the SELECT converted to a double, so that all its bits are in the text (hard case N21)."""
+    """Decode a FLOAT that the SELECT converted to a double, so that all its bits are in the text (hard case N21)."""
     return number_text(pa.float64(), cells, where).cast(pa.float32(), safe=False)
 
 
@@ -223,14 +223,21 @@ def _integer_codec(code: TypeCode, unsigned: bool, where: Where) -> Codec:
 
 
 def _select(column: ServerColumn) -> str:
-    """A FLOAT is printed with six digits, a double with all; subtracting zero keeps the sign of zero (N21)."""
+    """Return the expression that prints all bits of a number.
+
+    A FLOAT is printed with six digits, a double with all; subtracting zero makes it a double, and keeps the sign of
+    zero (N21).
+    """
     if column.extra == TWO_DIGITS:
         return whole_year(column)
     return f"{quote_name(column.name)} - 0e0" if column.type_code in _FLOATS else as_is(column)
 
 
 def _comparable(column: ServerColumn) -> str:
-    """A FLOAT minus zero is a double: if the column itself is compared, the server rounds the literal to six digits."""
+    """Return the column in a form that compares exactly: a FLOAT minus zero is a double.
+
+    If the column itself is compared, the server rounds the literal to six digits.
+    """
     if column.extra == TWO_DIGITS:
         return whole_year(column)
     return f"({quote_name(column.name)} - 0e0)" if column.type_code == TypeCode.FLOAT else as_is(column)

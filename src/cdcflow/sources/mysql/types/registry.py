@@ -103,8 +103,10 @@ def codec_of(column: ServerColumn, table: TableId, policy: Policy) -> Codec:
 
 
 def kept_as(column: ServerColumn, codec: Codec) -> ColumnPolicy | None:
-    """How the column's values are kept, if a setting concerns its type. None if no setting does, or if the setting is
-    to stop while the type stays the same."""
+    """Return the policy for the column's values, if a setting concerns its type.
+
+    None if no setting does, or if the setting is to stop while the type stays the same.
+    """
     family = family_of(column)
     setting = family.setting(column) if family is not None else None
     if family is None or setting is None:

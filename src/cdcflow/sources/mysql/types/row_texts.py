@@ -25,7 +25,8 @@ def none(column: ServerColumn, codec: Codec) -> RowText:
 
 
 def number(column: ServerColumn, codec: Codec) -> RowText:
-    """Without the zeros of ZEROFILL. A number of more than 38 digits is text in the copy."""
+    """Return the text of a number, without the zeros of ZEROFILL. A number of more than 38 digits is text in
+    the copy."""
     if pa.types.is_floating(codec.arrow):
         return none(column, codec)
     name = quote_name(column.name)
@@ -44,8 +45,8 @@ def duration(column: ServerColumn, codec: Codec) -> RowText:
 
 
 def moment(column: ServerColumn, codec: Codec) -> RowText:
-    """Days or microseconds since 1970; of a date that does not exist in the calendar a text that no copy has, or none
-    if `zero_dates` is null."""
+    """Return days or microseconds since 1970. A date that does not exist in the calendar has a text that no copy has,
+    or that of NULL if `zero_dates` is null."""
     if codec.arrow == pa.string():
         return cast_text(column, codec)
     name = quote_name(column.name)
@@ -63,7 +64,7 @@ def cast_text(column: ServerColumn, codec: Codec) -> RowText:
 
 
 def text(column: ServerColumn, codec: Codec) -> RowText:
-    """In UTF-8."""
+    """Return a text converted to UTF-8, after its length in bytes."""
     if column.collation in (None, BINARY_COLLATION):
         return cast_text(column, codec)
     charset, name = charset_of(column.collation or 0).name, quote_name(column.name)
@@ -76,7 +77,7 @@ def text(column: ServerColumn, codec: Codec) -> RowText:
 
 
 def _with_length(column: ServerColumn, text: str) -> RowText:
-    """A text after its length in bytes."""
+    """Return a text after its length in bytes."""
     pieces: Sequence[str] = (f"OCTET_LENGTH({text})", "':'", text)
     return RowText((f"IFNULL(CONCAT({', '.join(pieces)}), '')",) if column.nullable else tuple(pieces))
 

@@ -53,7 +53,7 @@ def well_known(cells: Cells, where: Where) -> pa.Array:
 
 
 def vector(cells: Cells, where: Where) -> pa.Array:
-    """Numbers of four bytes, as many as fit."""
+    """Decode a VECTOR: numbers of four bytes, as many as fit."""
     size = np.where(cells.present, cells.size, 0)
     if (size % 4).any():
         raise unreadable(where, "a vector")
@@ -66,8 +66,11 @@ def vector(cells: Cells, where: Where) -> pa.Array:
 
 
 def uuid_text(cells: Cells, where: Where) -> pa.Array:
-    """MariaDB's UUID: 16 bytes. The server stores the groups of the time in reverse order, except in those whose
-    version makes them sort correctly unchanged (since 10.11.5; MDEV-29959)."""
+    """Return the text of MariaDB's UUIDs of 16 bytes.
+
+    The server stores the groups of the time in reverse order, except in those whose version makes them sort correctly
+    unchanged (since 10.11.5; MDEV-29959).
+    """
     return _each(16, _uuid, cells)
 
 
@@ -85,8 +88,8 @@ def inet6(cells: Cells, where: Where) -> pa.Array:
 
 
 def _inet6(value: bytes) -> str:
-    """As MariaDB prints it: an embedded IPv4 address in its notation, and without the first of the longest runs of zero
-    groups, even if it is only one group long."""
+    """Return an address as MariaDB prints it: an embedded IPv4 address in its notation, and without the first of the
+    longest runs of zero groups, even if it is only one group long."""
     mapped = value[:12] == bytes(10) + b"\xff\xff"
     if mapped or (value[:12] == bytes(12) and value[12:14] != b"\0\0"):
         return ("::ffff:" if mapped else "::") + ".".join(map(str, value[12:]))

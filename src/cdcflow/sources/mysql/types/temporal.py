@@ -94,18 +94,18 @@ def datetime_text(digits: int, cells: Cells, where: Where) -> pa.Array:
 
 
 def timestamp(digits: int, cells: Cells, where: Where) -> pa.Array:
-    """Seconds since 1970. All zeros mean 0000-00-00 00:00:00, so that 1970 begins one tick later."""
+    """Decode seconds since 1970. All zeros mean 0000-00-00 00:00:00, so that 1970 begins one tick later."""
     us = _seconds_us(digits, cells)
     return _within_calendar(us, us != 0, TIMESTAMP, cells, where)
 
 
 def timestamp_text(digits: int, cells: Cells, where: Where) -> pa.Array:
-    """The session's time zone must be +00:00."""
+    """Decode a TIMESTAMP's text. The session's time zone must be +00:00."""
     return _moments(_moment_digits(digits, cells, where), TIMESTAMP, cells, where)
 
 
 def date_as_text(cells: Cells, where: Where) -> pa.Array:
-    """A row image's date as the server prints it, whether or not it exists in the calendar."""
+    """Return a row image's date as the server prints it, whether or not it exists in the calendar."""
     return fixed_text(_date_letters(_date_image(cells)), cells.valid)
 
 
@@ -134,7 +134,7 @@ def time(digits: int, cells: Cells, where: Where) -> pa.Array:
 
 
 def time_text(digits: int, cells: Cells, where: Where) -> pa.Array:
-    """[-][h]hh:mm:ss[.ffffff]: parsed from its end, from which every digit has a fixed distance."""
+    """Parse [-][h]hh:mm:ss[.ffffff] from its end, from which every digit has a fixed distance."""
     tail = digits + 1 if digits else 0
     negative = cells.byte(0) == ord("-")
     size = cells.size - negative - tail
@@ -232,7 +232,7 @@ def _fixed_bytes(width: int, cells: Cells, where: Where) -> Bytes:
 
 
 def _numbers(raw: Bytes, form: str, there: Bools, where: Where) -> list[Int64s]:
-    """The numbers in text of this form, where `d` is a digit and anything else is itself."""
+    """Return the numbers in texts of this form, in which `d` is a digit and anything else is itself."""
     found: list[Int64s] = []
     fresh = True
     right = np.ones(len(raw), np.bool_)
@@ -255,7 +255,7 @@ def _numbers(raw: Bytes, form: str, there: Bools, where: Where) -> list[Int64s]:
 
 
 def _civil(days: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Year, month and day of days since 1970."""
+    """Return year, month and day of days since 1970."""
     shifted = days + 719_468
     era = shifted // 146_097
     of_era = shifted - era * 146_097

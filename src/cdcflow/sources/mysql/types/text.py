@@ -40,7 +40,8 @@ def raw(cells: Cells, where: Where) -> pa.Array:
 
 
 def decode_binary(width: int, cells: Cells, where: Where) -> pa.Array:
-    """BINARY(n): the binary log omits zero bytes at the end, and this function restores them (hard case N11)."""
+    """Decode a BINARY(n): the binary log omits zero bytes at the end, and this function restores them (hard
+    case N11)."""
     if (cells.size[cells.present] > width).any():
         raise unreadable(where, f"at most {width} bytes")
     return binary_array(fixed_width(width, cells).reshape(-1), np.arange(len(cells) + 1) * width, cells.valid)
@@ -55,7 +56,7 @@ def fixed_width(width: int, cells: Cells) -> np.ndarray[tuple[int, int], np.dtyp
 
 
 def decode_compressed(decode: Decoder, cells: Cells, where: Where) -> pa.Array:
-    """MariaDB's COMPRESSED columns: a byte that names the method, the length, and the value."""
+    """Decode MariaDB's COMPRESSED columns: a byte that names the method, the length, and the value."""
     # zlib cannot process columns: each value was deflated separately.
     values = [b"" if value is None else _inflate(value, where) for value in cells.binary().to_pylist()]
     size = np.fromiter(map(len, values), np.int64, len(values))
