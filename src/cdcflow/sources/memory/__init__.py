@@ -1,5 +1,4 @@
-"""A database in memory with its source: an example of everything that a dialect implements, without a server, a wire or
-a client library.
+"""A database in memory with its source: an example of what a dialect implements, without server or client library.
 
 Read it before you write a new dialect (`docs/sources.md`), and use it where a test needs a well-behaved source:
 

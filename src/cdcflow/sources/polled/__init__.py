@@ -1,5 +1,4 @@
-"""Sources without a log: cdcflow polls them, and keeps a log of the changes that it found, in the order in which it
-found them.
+"""Sources without a log: cdcflow polls them, and keeps a log of the changes that it found, in their order.
 
     items ──▶ shapes ──▶ differences ──▶ ledger ──▶ stream, chunks ──▶ capture
     (yours)   columns    by key, or       (a folder: records, and rows in Arrow files)

@@ -1,5 +1,4 @@
-"""Decides which parts of a source's rows leave the source: row rules, column policies and new names, applied at its
-ports.
+"""Decides which parts of rows leave a source: row rules, column policies and new names, applied at its ports.
 
 Every path by which rows leave a source passes through its ports, which this package implements around it:
 
