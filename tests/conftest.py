@@ -111,7 +111,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Togethe
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What is collected stays until the end, and no garbage collection looks through it again: it is a million objects,
+    """What is collected stays until the end, and no garbage collection visits it again: it is a million objects,
     and one pass over them takes most of a second."""
     gc.disable()
     try:
