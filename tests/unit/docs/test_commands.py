@@ -38,6 +38,7 @@ ELSEWHERE = {
     "install": "makes the service's folders; tests/ops/test_deploy.py runs it",
     "cp": "moves a pipeline; tests/ops/test_deploy.py runs it",
     "chown": "the same",
+    "chmod": "protects secrets; tests/ops/test_deploy.py runs it",
     "mkdir": "makes a folder for secrets; tests/ops/test_deploy.py runs it",
     "printf": "writes a secret, as above",
     "openssl": "the same",
