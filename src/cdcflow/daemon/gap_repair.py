@@ -30,7 +30,7 @@ REPAIRS_MAX = 3
 """After this many repairs that did not prove a table, all of its rows are read again."""
 LOOK_EVERY_S = 2.0
 PAUSE_S = 10.0
-"""After a repair that did not prove every table."""
+"""The pause after a repair that did not prove every table."""
 TEMPORARY = frozenset((69, 74, 75, 130, -15, -9))
 """Exit codes of a repair that something else ended: source or log were not available."""
 ASKED_BY = "the daemon, after a gap"

@@ -29,7 +29,7 @@ from cdcflow.daemon.events import OnEvent
 STOP_WITHIN_S = 8.0
 """How long a process may take to reach a commit when the daemon ends, which itself has ten seconds."""
 REPLACE_WITHIN_S = 60.0
-"""The same when other settings replace it."""
+"""How long a process may take to reach a commit when other settings replace it."""
 POLL_EVERY_S = 0.5
 LIST_EVERY_S = 5.0
 """How often the processes that belong to the work are listed; their memory is read more often."""

@@ -40,7 +40,7 @@ STEPS = 12
 PATIENCE_S = 120.0
 """How long the demo waits for any one thing before it fails."""
 MERGE_PATIENCE_S = 300.0
-"""The same for merges: by Spark, and with a lower priority than everything else."""
+"""How long the demo waits for a merge, which may be by Spark, and has a lower priority than everything else."""
 FAILING_S = 20.0
 MERGE_EVERY_S = 2
 

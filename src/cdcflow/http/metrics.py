@@ -226,7 +226,7 @@ def _transform_rows(status: Mapping[str, Any]) -> Iterator[Sample]:
 
 
 def _per_transform(value: str) -> Found:
-    """A number of each stage of the settings' `tables`."""
+    """Return how to take this number from the status, one for each stage that the settings' `tables` have."""
 
     def samples(status: Mapping[str, Any]) -> Iterator[Sample]:
         for name, one in sorted((status.get("transforms") or {}).items()):

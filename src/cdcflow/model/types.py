@@ -10,7 +10,7 @@ import pyarrow as pa
 HASHED = "hash"
 """The `source` of a type of hashed values: a policy of the settings made them (`cdcflow.sources.privacy`)."""
 ERASABLE = "encrypt by person"
-"""The same of values that a person's key encrypted: they become NULL when the person is erased."""
+"""The `source` of a type of values that a person's key encrypted: they become NULL when the person is erased."""
 
 
 @dataclass(frozen=True)

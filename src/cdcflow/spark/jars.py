@@ -34,7 +34,7 @@ from cdcflow.spark.runtime.resolver import resolve
 DELTA = "io.delta:delta-spark_4.1_2.13:4.4.0"
 ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 _SQLITE = "org.xerial:sqlite-jdbc:3.50.3.0"
-"""For the database of Iceberg's catalog."""
+"""The driver of the database that Iceberg's catalog is in, if it is in the warehouse's folder."""
 KAFKA = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3"
 # Its classes must be present, but do nothing for cdcflow, which uses no tokens. The version for Spark 4.1.3 is missing
 # in mirrors that have all the others.
@@ -61,7 +61,7 @@ ICEBERG_PLUGIN = "cdcflow.iceberg.AllocatorPlugin"
 runs."""
 _CONDITIONAL, _CHECKED = "cdcflow.delta.ConditionalLogStore", "cdcflow.delta.CheckedLogStore"
 LOG_STORES = ("s3a", "hdfs", "abfss", "gs")
-"""The URL schemes for which cdcflow's sessions set them."""
+"""The URL schemes for which cdcflow's sessions set its own log stores."""
 _NEEDED_FOR_S3 = ("hadoop-aws", "awssdk_s3-", "awssdk_sts", "reactive-streams")
 _NEEDED_FOR_KAFKA = ("spark-sql-kafka-0-10", "kafka-clients", "commons-pool2", "spark-token-provider-kafka-0-10")
 _NEEDED_FOR_ICEBERG = ("iceberg-spark-runtime", "sqlite-jdbc")

@@ -20,9 +20,9 @@ from cdcflow.model.table import TableId
 
 PROGRESS_VERSION = 1
 COMMANDS_KEPT = 50
-"""Older ones are in the checkpoints of older segments."""
+"""How many commands a checkpoint lists; older ones are in the checkpoints of older segments."""
 REPAIRS_KEPT = GAPS_KEPT = 50
-"""The same."""
+"""How many repairs and gaps a checkpoint lists, as with commands."""
 MISSED_KEPT = 4
 """The same: how often in one segment a table may lack changes."""
 
@@ -234,7 +234,7 @@ class TableProgress:
 _FIELDS = tuple(f.name for f in fields(TableProgress))
 _NOT_IN_STATUS = ("keys_ordered", "shape", "to_repair")
 _LATER_FIELDS = (*_NOT_IN_STATUS, "gap", "missed")
-"""Omitted where they are empty."""
+"""Fields of a table that a checkpoint omits while they are empty."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,7 @@ from cdcflow.model.position import Epoch, Offset, Position, Token
 from cdcflow.model.table import TableId, word
 
 PAUSE_MAX_US = 10_000_000
-"""Between two windows that take a share of the time: a window that took long for another reason stops nothing."""
+"""The longest pause between two windows. A window may have taken long for another reason than its reading."""
 
 
 class WindowSequence:

@@ -13,7 +13,7 @@ KEYS_UNSORTED_MAX = 10_000
 QUIET_WINDOWS_MIN = 20
 """After chunks were shortened, they stay short until this many windows in a row gave no reason for it."""
 PACES_KEPT = 3
-"""On a busy machine half of the reads wait for a processor, often for longer than they take."""
+"""The fastest of this many chunks counts: on a busy machine half of the reads wait for a processor."""
 
 
 @dataclass(frozen=True, slots=True)

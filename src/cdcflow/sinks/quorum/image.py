@@ -13,7 +13,7 @@ from cdcflow.errors import InvariantViolated
 FOLDERS = ("journal", "spool")
 LOG_FILE = "log.json"
 _UNNAMED_LOG_FILE = re.compile(r"log\.json(\.[0-9a-f]+)?\.tmp")
-"""It is written under such a name, and renamed."""
+"""The names under which log.json is written before it is renamed."""
 BLOCK_BYTES = 1 << 20
 
 

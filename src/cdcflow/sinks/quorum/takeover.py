@@ -55,7 +55,7 @@ STATUS = "peers.json"
 GRACE_S = 0.5
 """How long the slower peers may take to answer once a majority has."""
 STATUS_COUNTS_S = 15.0
-"""An older record is ignored."""
+"""A record of the peers that is older than this is ignored."""
 ALIVE_WAIT_S = 4.0
 """How long a start waits for the log's writer to end, which may just have been stopped."""
 LOOK_EVERY_S = 0.1

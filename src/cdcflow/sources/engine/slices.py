@@ -19,7 +19,7 @@ SLICE_S = 0.0004
 """What a slice aims at. The longer it is, the longer a commit waits for the processor; with shorter ones the statements
 themselves become most of the work."""
 SLICE_S_MAX = 0.002
-"""The same where round trips are long: otherwise most of the time would pass between the slices."""
+"""The most that a slice aims at where round trips are long: with less, most time would pass between slices."""
 FIRST_SIZE = 4
 GROWTH_MAX = 2.0
 FORGETTING = 1.2

@@ -54,7 +54,7 @@ class DecodedColumn:
 
 
 DECODED: KnownColumns[DecodedColumn] = KnownColumns(BYTES_MAX, row_bytes=_ROW_BYTES)
-"""Those of this process."""
+"""The decoded columns of this process."""
 
 
 def take_rows(

@@ -245,7 +245,7 @@ class KnownKeys(KnownColumns[FileKeys]):
 
 
 KNOWN = KnownKeys()
-"""Those of this process."""
+"""The indexes of this process."""
 
 
 def keys_table(found: FoundRows, key: str, columns: Sequence[pa.Field]) -> pa.Table:

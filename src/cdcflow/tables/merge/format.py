@@ -51,4 +51,4 @@ class Format:
 
 
 ANY = Format("any")
-"""One that holds all that Spark holds, and needs nothing."""
+"""A format that holds every type of Spark, and needs no setting."""
