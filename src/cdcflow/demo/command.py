@@ -134,8 +134,8 @@ def demo(
     screen.print(f"Inspect the result (the {stopped}):")
     schema = outcome.verdicts[0].table.partition(".")[0] if outcome.verdicts else "public"
     # The paths in Iceberg tables are those of the store; Delta tables can be read from anywhere.
-    readable = None if in_store and table_format is TableFormat.ICEBERG else place
-    for command in _commands(folder, log, table_format, engine, schema, readable):
+    plain_folder = None if in_store and table_format is TableFormat.ICEBERG else place
+    for command in _commands(folder, log, table_format, engine, schema, plain_folder):
         screen.print(f"  {command}")
     screen.print()
     if outcome.is_success:

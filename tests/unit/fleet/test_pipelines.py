@@ -121,7 +121,8 @@ def test_single_merge_that_has_ended_is_no_finding() -> None:
     done = report(kind="merge", place="spark-1", state="idle", ended=True)
     numbers = {"merge_cut": 7, "merge_offset": 31_337_000, "merge_ended_at": NOW - 2}
     once = Member("shop", replace(done, numbers=numbers), NOW - 900, is_silent=True)
-    found = row(member(), once)
+    capture = with_numbers(report(), merge_ended_at=NOW - 900)
+    found = row(Member("shop", capture, NOW, is_silent=False), once)
     assert (found.level, found.findings) == ("good", [])
     assert (found.row()["merge_cut"], found.row()["merge_place"]) == (7, "spark-1")
     again = with_numbers(done, merge_every_s=60)
