@@ -7,8 +7,8 @@
 `pacing` decides; the governor measures, and watches the time. It measures only while rows are to be read. Nothing is
 read before the first measurement, nor while the source cannot be measured: an unknown load may be above its limit.
 
-With a limit on commits, reading pauses now and then (`QUIET_EVERY_S`). The commits measured in such a pause are the
-base that the other commits are compared with, so the limit follows a load that changes during the day.
+With a limit on commits, reading pauses now and then (`QUIET_EVERY_S`). The commits measured in such a pause, and
+between two windows, are the base that all commits are compared with, so the limit follows a load that changes.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ COMMIT_EVERY_S = 0.025
 FIRST_COMMITS_EVERY_S = 0.01
 """Until enough were measured to begin reading."""
 QUIET_EVERY_S, QUIET_S = 20.0, 2.0
-SETTLED_S = 0.25
-"""After a window, a commit may still wait for what it caused."""
+SETTLED_S = 0.05
+"""A commit that begins within this time after a window is not part of the base: it may wait for what that caused."""
 TOLD_EVERY_S = 10.0
 ADMIT_EVERY_S = 0.05
 PAUSE_MAX_S = 10.0
@@ -217,7 +217,7 @@ class Governor:
 
     def _follow(self, probe: SourceProbe, commits: CommitPace) -> None:
         began = self._clock()
-        is_base = not self._in_window and began - self._window_ended_at >= SETTLED_S and self.pace.all_held
+        is_base = not self._in_window and began - self._window_ended_at >= SETTLED_S
         seconds = probe.commit()
         if is_base and not self._in_window:
             commits.add_base(seconds)

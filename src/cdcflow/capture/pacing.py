@@ -23,8 +23,7 @@ from cdcflow.model.source_load import DayBudget, DayUse, Gauge, LoadLimits, Read
 NEAR = 0.75
 """From this part of a limit on, windows take a smaller share of the time."""
 SHARE_MIN = 1 / 64
-COMMITS_SHARE_MIN = 1 / 1024
-"""Windows of a 64th of the time delay more than one of a hundred commits, if each commit in a window is slow."""
+"""The least share of the time for reading. In slices it delays no other session noticeably."""
 BASE_COMMITS_MIN, BASE_COMMITS_KEPT = 300, 2_000
 """The number of commits without reading that are measured before the first window, and remembered."""
 SLOW_ALLOWED = 0.01
@@ -190,7 +189,7 @@ class CommitPace:
             return
         slow = seconds > self._threshold
         change = STEP * (SLOW_ALLOWED - slow) / (1 - SLOW_ALLOWED)
-        self._log_share = min(0.0, max(math.log(COMMITS_SHARE_MIN), self._log_share + change))
+        self._log_share = min(0.0, max(math.log(SHARE_MIN), self._log_share + change))
 
     @property
     def is_known(self) -> bool:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from cdcflow.capture.pacing import (
     BASE_COMMITS_MIN,
-    COMMITS_SHARE_MIN,
     NEAR,
     SHARE_MIN,
     CommitPace,
@@ -134,7 +133,7 @@ def test_share_returns_to_the_whole_when_reading_slows_no_commit() -> None:
         pace.add_base(0.001)
     for _ in range(20):
         pace.add(0.1)
-    assert pace.share == pytest.approx(COMMITS_SHARE_MIN)
+    assert pace.share == pytest.approx(SHARE_MIN)
     for _ in range(99 * 20 + 1):
         pace.add(0.001)
     assert pace.share == 1.0
