@@ -487,7 +487,7 @@ class Run:
                     raise Failure("difference", f"table {table}: nothing in the log, {len(source)} rows in the source")
                 continue
             try:
-                _, rows = oracle.current(found[table], progress.tables.get(table), anew=table in anew)
+                _, rows = oracle.current(found[table], progress.tables.get(table), since_backfill=table in anew)
             except oracle.Unmergeable as error:
                 if table in anew:
                     raise Failure("stop", f"read again, and the same error: {error}") from None

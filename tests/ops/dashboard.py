@@ -72,7 +72,7 @@ def _matches(matcher: Model, series: Series) -> bool:
         case "byRegexp":
             return re.search(matcher["options"].strip("/"), series.legend) is not None
         case other:
-            raise NotImplementedError(f"overrides of series {other}")
+            raise ValueError(f"the picture has no way to draw overrides of series {other}")
 
 
 class Dashboard:
@@ -139,7 +139,7 @@ class Dashboard:
             case "timeseries":
                 inner = self._lines(panel)
             case other:
-                raise NotImplementedError(f"panels of type {other}")
+                raise ValueError(f"the picture has no way to draw panels of type {other}")
         return f"<section style='{box}'><h2>{html.escape(panel.title)}</h2>{inner}</section>"
 
     def _lines(self, panel: Panel) -> str:

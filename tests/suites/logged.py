@@ -46,7 +46,7 @@ class LogSoFar:
         known = self._folded.get(table)
         if known is None or known[0] != seen:
             changes.sort(key=lambda pair: pair[1].offset)
-            known = (seen, *current(changes, progress, anew=anew))
+            known = (seen, *current(changes, progress, since_backfill=anew))
             self._folded[table] = known
         return known[1], known[2]
 

@@ -211,7 +211,7 @@ def test_oracle_detects_when_the_merge_would_stop() -> None:
     logged = [(BEFORE, ROW), (other, LogChange(5, "r", {"id": 1, "a": 10, "b": "x"}))]
     with pytest.raises(oracle.Unmergeable, match="its key was"):
         oracle.current(logged, None)
-    _, rows = oracle.current(logged, TableProgress("done", 2, since=Offset(5)), anew=True)
+    _, rows = oracle.current(logged, TableProgress("done", 2, since=Offset(5)), since_backfill=True)
     assert rows == [{"id": 1, "a": 10, "b": "x"}]
 
 

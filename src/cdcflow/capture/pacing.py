@@ -23,7 +23,7 @@ from cdcflow.model.source_load import DayBudget, DayUse, Gauge, LoadLimits, Read
 NEAR = 0.75
 """From this part of a limit on, windows take a smaller share of the time."""
 SHARE_MIN = 1 / 64
-"""The least share of the time for reading. In slices it delays no other session noticeably."""
+"""The least share of the time for reading, unless nothing is read."""
 BASE_COMMITS_MIN, BASE_COMMITS_KEPT = 300, 2_000
 """The number of commits without reading that are measured before the first window, and remembered."""
 SLOW_ALLOWED = 0.01

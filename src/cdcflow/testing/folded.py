@@ -95,16 +95,16 @@ def read(log: Readable) -> tuple[dict[TableId, Logged], Progress]:
 
 
 def current(
-    logged: Logged, progress: TableProgress | None, *, anew: bool = False
+    logged: Logged, progress: TableProgress | None, *, since_backfill: bool = False
 ) -> tuple[Table, list[dict[str, Any]]]:
-    """Return a table's rows by column name, and its latest shape. `anew`: use only changes since the latest backfill
-    began.
+    """Return a table's rows by column name, and its latest shape. `since_backfill`: use only changes since the latest
+    backfill began.
 
     Raises:
         Unmergeable: the shapes are such that only a new table can hold them.
     """
     newest = logged[-1][0]
-    if anew and progress is not None:
+    if since_backfill and progress is not None:
         logged = [pair for pair in logged if pair[1].offset >= progress.since]
         if not logged:  # the backfill found no row
             return newest, []

@@ -86,7 +86,7 @@ def test_chunk_in_slices_brings_the_same_rows(database: Database, capture: Captu
     make_table(database, 40_000)
     capture.prepare()
     if bytes_max is not None:
-        capture.chunks._dialect._bytes_max = bytes_max  # type: ignore[attr-defined]
+        capture.chunks._dialect._bytes_max = bytes_max  # type: ignore[attr-defined]  # the dialect's own limit
     planned = capture.plan("public.t")
     ids: list[int] = []
     after, idle_s, reads = None, 0.0, 0

@@ -39,7 +39,8 @@ class Limits:
 class ReadingPace:
     """How fast the machine may read from a source that is busy; `capture.pacing` decides it.
 
-    `share`: for which share of the time a window may be open, above 0 and at most 1; below 1, chunks are also smaller.
+    `share`: for which share of the time the server may be busy with windows, above 0 and at most 1; below 1, chunks are
+    also smaller, and read in slices by sources that can.
     `ranges_held`: no chunk of existing rows is begun; single rows are still read by key. `all_held`: nothing is read.
     `rows_max`: how many rows may still be read, if that is limited.
     """

@@ -1,4 +1,4 @@
-"""The last rows of a log, in the order of their offsets."""
+"""The last rows of a log, in the order of their offsets, as Python objects: for a command that prints a few of them."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ class Captured:
             _, rows = current(logged[table], known)
         except Unmergeable as why:
             try:
-                _, rows = current(logged[table], known, anew=True)
+                _, rows = current(logged[table], known, since_backfill=True)
             except Unmergeable:
                 return f"nothing that fits together yet: {why}"
         return in_order(rows)
