@@ -62,11 +62,11 @@ from cdcflow.model.table import Table, TableId, word
 
 IDLE_WAIT_S = 0.1
 RATE_EACH_S = 0.25
-"""How often a rate is recorded."""
+"""A rate is recorded at most this often."""
 RATE_RECENT_S = 5
 """The time over which the recent rate is computed."""
 RATE_LEAST_S = 1.0
-"""The least time of reading that gives a rate."""
+"""The shortest time of reading for which a rate is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,8 @@ class LoopIntervals:
 
 
 class Attempt:
-    """One attempt at capturing a source into a log. Its caller opens both before it, and closes both after it."""
+    """One attempt at capturing a source into a log. The caller opens the source and the log, and closes both
+    afterwards."""
 
     def __init__(
         self,
@@ -144,7 +145,7 @@ class Attempt:
         self._partial_keys = PartialKeys(log, self.tables, on_event)
         self._machine = self._machine_from(checkpoint, limits)
         self._spools: WeakValueDictionary[str, Spool] = WeakValueDictionary()
-        """Those that the log holds open: it forgets one that was attached or discarded."""
+        """The spools that the log holds open. A spool that was attached or discarded disappears from here."""
         self._stream: Stream = source.stream(checkpoint, self._open_spool)
         self._tasks = SourceTasks(self._chunks, limits.chunks_per_window + 2, waker.wake, threads)
         self._durability = Durability(log, waker.wake, threads, clock, on_sealed)
@@ -210,15 +211,17 @@ class Attempt:
         source = self._recording.checkpoint.source
         orders = StoredOrders.read(source)
         again = orders.tables_to_read(self._machine.progress)
-        # Removed from the checkpoint by the cut that has the order: after a crash before it both are unchanged.
+        # The next cut removes the stored order from the checkpoint, and records that the tables are to be read. After a
+        # crash before that cut, the order is still stored.
         self._recording.checkpoint = replace(self._recording.checkpoint, source=reread.without_orders(source))
         left = self._read_after_loss(orders.history) if orders.history else frozenset(t.id for t in self.tables)
         ordered = () if self._orders.given else self._ordered
         self._read_again(tuple(t for t in ordered if t in left), tuple(t for t in again if t in left))
         if self.capture_paused:  # a paused capture starts an attempt only when it is resumed
             self._take_requests()
-        # A statement may have changed rows while nothing was captured, and the order to read them again may not have
-        # been durable when the last attempt ended. The version they were read at is durable.
+        # A statement may have changed rows while nothing was captured, or the order to read such rows again may not
+        # have been durable when the last attempt ended. But the row version they were read at is durable, so it is
+        # compared.
         self._handle(self._source.compare_rows(known_rows(self._machine.progress)))
         self._began_at_cut = self._recording.checkpoint.cut
 
@@ -230,8 +233,8 @@ class Attempt:
         return tables_to_read(kept, self.tables, self._machine.progress) if kept or not names else ()
 
     def _read_after_loss(self, history: str) -> frozenset[TableId]:
-        """After a gap, read all tables again except those that keep their rows unverified, or lack changes; return
-        these two.
+        """After a gap in the log, read all tables again but two kinds: tables that keep their rows, unverified, and
+        tables that lack changes. Return the tables of these two kinds.
 
         A table that lacks changes stays failed: settings that no longer fit it may read it without an error, for
         example if two columns exchanged their names.
@@ -329,7 +332,7 @@ class Attempt:
 
     def _handle(self, given: Input) -> None:
         effects = self._machine.step(given)
-        # The source first: it works on the next chunk while this one goes into the log. Neither needs the other.
+        # Requests to the source go first, so that it reads the next chunk while this chunk is written to the log.
         for effect in effects:
             if isinstance(effect, PlanTable | WriteMark | TakeSnapshot):
                 self._tasks.send(effect)

@@ -1,7 +1,7 @@
 """Capture, with retries: attempt after attempt, until it is stopped or an error must end it.
 
 `SourceUnavailable` and `SinkUnavailable` are retried with growing pauses; an attempt that ran for a while resets the
-pauses. Every other error ends the capture, because retrying would not change it (O08). If source or log have never been
+pauses. Every other error ends the capture, because retrying would not change it. If source or log have never been
 reached since the start, a wrong address is more likely than an unavailable server: with `wait` False these two errors
 then end the capture as well. A requested stop is no failure, whatever the capture was waiting for.
 """
@@ -64,7 +64,7 @@ ANSWER_WAIT_S = 5.0
 PAUSED_LOOK_S = 1.0
 _NOT_ACTIVE = "this daemon is the standby"
 MAY_BE_RELEASED = ("slot-lost", "binlog-purged")
-"""Sections of the errors of a stream whose source keeps no more log for it."""
+"""The runbook's sections of errors that a stream raises when the source no longer keeps log for it."""
 
 
 class SettingsChanged(Exception):
@@ -97,10 +97,10 @@ class Capture:
         self._leadership = leadership
         self._is_standby = False
         self.on_role: Callable[[bool], None] = lambda active: None
-        """Called by the capture's thread when it becomes active (True), and when it becomes the standby."""
+        """Called by the capture's thread when this process becomes active (True) or the standby (False)."""
         self._late = late or LateTraces()
         self._newest_checkpoint = newest_checkpoint
-        self._found: Checkpoint | None = None  # by `_check_log_of`: reading it from brokers or a store takes its time
+        self._found: Checkpoint | None = None  # kept by `_check_log_of`: reading it from a store takes long
         self._limits = limits
         first = CaptureSettings(open_source, open_log, limits, pace, releases=releases)
         if governor is not None:
@@ -120,7 +120,7 @@ class Capture:
         self._attempts = 0
         self._wait_for_first = wait
         self.has_begun = False
-        """Source and log have been reached."""
+        """True once the source and the log have both been reached."""
         self._has_captured = False
         self._starting: Source | None = None
         self._starting_lock = threading.Lock()
@@ -138,10 +138,10 @@ class Capture:
 
     @property
     def is_starting(self) -> bool:
-        """Whether an interruption would lose nothing now.
+        """Whether interrupting the capture now would lose nothing.
 
-        So it is while the attempt under way has captured nothing yet, and before the log has been read to find out
-        whether the capture is paused.
+        True while the current attempt has captured nothing yet, and before the log has been read to find out whether
+        the capture is paused.
         """
         return self._starting is not None or self._paused is None
 
@@ -163,11 +163,11 @@ class Capture:
                 self._hold()
                 self._try_on()
         except Exception as error:
-            # What does not answer may do so at the next start; everything else must be fixed first.
+            # A source or log that does not answer may answer at the next start; any other error must be fixed first.
             is_away = isinstance(error, SourceUnavailable | SinkUnavailable) and not isinstance(error, RightMissing)
             if not (is_away or (self._stop.is_set() and self._is_tried_again(error))):
                 self._halted = error
-                if not self._orders.once:  # a command that reads tables and ends was answered
+                if not self._orders.once:  # a one-time command reports its error itself
                     self._late.add(
                         "end", "cdcflow", "ended", f"{type(error).__name__}: {error_text(error).splitlines()[0]}"
                     )
@@ -304,8 +304,8 @@ class Capture:
     def _refuse_requests(self) -> None:
         """Refuse the commands that no attempt has accepted.
 
-        By the next time this daemon is active, the other daemon may have carried them out, or an operator may have
-        given the opposite command.
+        Before this daemon is active again, the other daemon may carry them out, or an operator may give the opposite
+        command.
         """
         resuming, self._resuming = self._resuming, None
         queued = [self._requests.get() for _ in range(self._requests.qsize())]
@@ -367,7 +367,7 @@ class Capture:
                 leadership.leave_to_others()
             raise LeaseLost(str(error).splitlines()[0]) from error
         except (ConfigurationError, HistoryLost, InvariantViolated) as error:
-            # This may be the work of the daemon that is active by now.
+            # The daemon that is active by now may have changed the log.
             leadership.confirm()
             if leadership.terms != term:
                 raise LeaseLost(str(error).splitlines()[0]) from error
@@ -378,7 +378,7 @@ class Capture:
         self._starting = source
         try:
             if self._stop.is_set():
-                return  # it was too early to see the starting source
+                return  # `stop` may have run before `_starting` was set
             log = settings.open_log(source.identity(), self._orders.accept_history_loss)
             self.has_begun = True
             try:
@@ -392,7 +392,7 @@ class Capture:
             source.close()
 
     def _raise_unless_released(self, error: HistoryLost, after: Position | None, settings: CaptureSettings) -> None:
-        """Raise the error, as SourceUnavailable if the source may have released its log during the attempt.
+        """Raise `error`; if the source may have released its log during the attempt, raise SourceUnavailable instead.
 
         In that case the next attempt finds out at its start. If an attempt fails again after the same position, nothing
         was released, and `error` itself is raised.
@@ -415,7 +415,8 @@ class Capture:
         return self._paused and self._resuming is None
 
     def _begin_attempt(self) -> None:
-        """Note that the start is over: after this call the attempt itself handles a stop, and ends at a cut."""
+        """Note that the start is over: after this call, a stop no longer closes the source but ends the attempt at its
+        next cut."""
         with self._starting_lock:
             self._starting = None
 
@@ -475,7 +476,7 @@ class Capture:
         if state.outcome is not None and isinstance(
             state.outcome.exception(), TablesChanged | SettingsChanged | LeaseLost
         ):
-            self._attempts = 0  # it captured: no failure, however many tables are created in a row
+            self._attempts = 0  # the attempt captured, so its end for new tables is no failure
             return 0.0
         if time.monotonic() - self._began > HEALTHY_AFTER_S:
             self._attempts = 1
@@ -614,7 +615,8 @@ class Capture:
         return answer_json("resume-capture", answer.outcomes, number=answer.number, durable=durable)
 
     def seal_soon(self) -> None:
-        """Have the captured rows sealed once, however recent they are: now, or as soon as one arrives.
+        """Have the captured rows sealed once, however recent they are. If there are none, the next rows are sealed as
+        soon as they arrive.
 
         Any thread may call it; it does not wait.
         """
@@ -677,8 +679,8 @@ class Capture:
         return {} if self._leadership is None else {"lease": self._leadership.status()}
 
     def last_known(self) -> dict[str, object]:
-        """Return the log's status as of the end of the latest attempt, for while nothing is captured; {} if
-        none ran."""
+        """Return the log's status at the end of the latest attempt, to show while nothing is captured; {} if no attempt
+        has ended."""
         return dict(self._tally.last_known)
 
     def counts(self) -> dict[str, object]:
@@ -702,7 +704,7 @@ class Capture:
         }
 
     def shadow(self) -> dict[str, dict[str, object]]:
-        """For each table with a row that differs from the source's: the difference (see `capture.shadow`)."""
+        """The difference that a shadow check found, for each table that has one (see `capture.shadow`)."""
         if self._shadow is None:
             return {}
         attempt = self._attempt

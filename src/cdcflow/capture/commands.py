@@ -37,8 +37,8 @@ class Commands:
         return command
 
     def wait(self, command: Command, seconds: float) -> tuple[Answered | None, bool]:
-        """Wait for the answer, and return it with whether its record is durable. None if the loop has not taken the
-        command."""
+        """Wait for the answer. Return the answer (None if the loop has not carried out the command) and whether its
+        record is durable."""
         waiting = self._waiting[command.id]
         kept = waiting.kept.wait(seconds) and waiting.answer is not None
         del self._waiting[command.id]
@@ -50,7 +50,8 @@ class Commands:
             waiting.kept.set()
 
     def answer(self, answer: Answered, durable: bool) -> None:
-        """Pass the loop's answer to the caller that waits for it, if one does. See `attempt.OnAnswer`."""
+        """Pass the loop's answer to the caller that waits for it, if a caller still waits. See
+        `log_writes.OnAnswer`."""
         waiting = self._waiting.get(answer.id)
         if waiting is None:
             return

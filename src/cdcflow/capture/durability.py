@@ -3,12 +3,12 @@
 Group commit needs no timer: the loop writes while the last fsync runs, and requests the next one, which includes
 everything cut before it begins. The loop acknowledges a position to the source only after reading it from `durable`.
 
-While changes arrive one by one, handing each sync to another thread and its answer back takes longer than a quick disk
-does, and makes three threads wait for the interpreter instead of one. The loop then syncs by itself, in between.
+While changes arrive one by one, passing each sync to another thread and its result back takes longer than the sync
+itself on a quick disk, and makes three threads wait for the interpreter instead of one. The loop then syncs by itself.
 
-Sealing is work for idle processors. While a backlog arrives and the server and the loop need all processors, sealing
-gets the smaller part: closed journals wait a little longer, durable and readable. They do not wait indefinitely: the
-loop stops reading when too many of them wait (`log_writes.UNSEALED_MAX`).
+Sealing has low priority. While a backlog arrives and the server and the loop need all processors, sealing gets the
+smaller part: closed journals wait a little longer, durable and readable. They do not wait indefinitely: the loop stops
+reading when too many of them wait (`log_writes.UNSEALED_MAX`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from cdcflow.model.position import Checkpoint
 QUICK_S = 0.002
 """A sync that takes longer than this runs on another thread, so that the loop can keep reading."""
 SEALING_NICE = 5
-"""The nice value of sealing: of a processor that both need, the loop gets three quarters."""
+"""The nice value of the sealing thread: if it and the loop need the same processor, the loop gets three quarters of
+it."""
 
 
 class Durability:

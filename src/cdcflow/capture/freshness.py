@@ -12,8 +12,8 @@ canary also takes a digest of a few rows of one table in turn, before its mark. 
 last one, and the stream delivered no change of the table up to the mark, its rows changed without being logged. A
 change that was streamed before it could be seen (a commit that waits for a replica) counts for the next digest, too.
 
-Between two proofs a table that had changes is `fresh`, one without changes `quiet`: nothing happened there, and that is
-known. Everything else is `not proven`, with the reason. Pure except for the queries in `look`.
+Between two proofs a table that had changes is `fresh`. A table that had none is `quiet`: it is known that nothing was
+changed in it. Every other table is `not proven`, with the reason. Pure except for the queries in `look`.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ LATE_S = 90.0
 class _Canary:
     """A mark that is on its way through the source's log.
 
-    `cut`: once this cut is durable, so is everything before the mark. None while the mark was not seen, or while a
-    window holds back rows from before it.
+    `cut`: once this cut is durable, everything before the mark is durable too. None until the mark was seen, and while
+    a window still holds back rows that precede the mark.
     """
 
     token: Token
@@ -61,7 +61,8 @@ class _Canary:
 class _Sampled:
     """A sample of a table's rows. `moved`: the stream has delivered changes of the table since its previous sample.
 
-    `generation` counts the table's backfills: one that reads the table again makes up for whatever was missed.
+    `generation` counts the table's backfills: a backfill that reads the table again makes up for changes that were
+    missed.
     """
 
     table: TableId
@@ -106,7 +107,7 @@ class Freshness:
     # ── querying ────────────────────────────────────────────────────────────────────────────────────────────
 
     def look(self, source: Source, chunks: ChunkSource, progress: Progress) -> None:
-        """Query which tables' changes reach cdcflow, then send a mark unless one is on its way."""
+        """Query which tables' changes reach cdcflow, then send a mark unless an earlier mark has not arrived yet."""
         as_of = self._wall()
         try:
             uncovered = self._query_uncovered(source)
@@ -153,7 +154,8 @@ class Freshness:
         with self._lock:
             self._uncovered, self._unasked = uncovered, None
             if self._canary is not None:
-                # Not proven when its mark was sent and proven now: it may have been otherwise in between.
+                # A mark is under way already. A table that was covered when it was sent but is not now may have lost
+                # changes in between, so the mark does not prove it.
                 self._canary.covered -= uncovered.keys()
                 return None
             self._number += 1
@@ -216,7 +218,7 @@ class Freshness:
     # ── reporting ───────────────────────────────────────────────────────────────────────────────────────────
 
     def states(self, progress: Progress, interrupted: str | None = None) -> dict[str, dict[str, object]]:
-        """Return, for each table, `freshness`, `fresh_as_of` (seconds since 1970; None if it never was),
+        """Return, for each table, `freshness`, `fresh_as_of` (seconds since 1970; None if nothing was proven yet),
         `freshness_reason`, and `freshness_cause`, which is one of `CAUSES` if the freshness is not proven.
 
         `interrupted`: why nothing is captured currently.
@@ -253,7 +255,8 @@ class Freshness:
 
 
 def _unread(table: TableId, progress: Progress) -> str | None:
-    """Return why not all of a table's rows are right in the log, however fresh its changes are; None if they are."""
+    """Return why some of a table's rows may be wrong or missing in the log although its changes are fresh; None if all
+    are right."""
     known = progress.tables.get(table)
     if known is not None and known.lacks_changes:
         return f"its changes cannot leave the source; fix the cause, and run `cdcflow backfill {word(table)}`"

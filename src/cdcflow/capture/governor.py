@@ -8,7 +8,8 @@
 read before the first measurement, nor while the source cannot be measured: an unknown load may be above its limit.
 
 With a limit on commits, reading pauses now and then (`QUIET_EVERY_S`). The commits measured in such a pause, and
-between two windows, are the base that all commits are compared with, so the limit follows a load that changes.
+between two windows, are the base: commits during reading are compared with them. So the limit follows the load as it
+changes.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ from cdcflow.model.source_load import DayUse, ReadingLimits, SourceLoad
 LOAD_EVERY_S = 1.0
 COMMIT_EVERY_S = 0.025
 FIRST_COMMITS_EVERY_S = 0.01
-"""Until enough were measured to begin reading."""
+"""The interval of commits until enough were measured to begin reading."""
 QUIET_EVERY_S, QUIET_S = 20.0, 2.0
 SETTLED_S = 0.05
-"""A commit that begins within this time after a window is not part of the base: it may wait for what that caused."""
+"""A commit that begins within this time after a window is not part of the base: it may still wait for work that the
+window caused."""
 TOLD_EVERY_S = 10.0
 ADMIT_EVERY_S = 0.05
 PAUSE_MAX_S = 10.0

@@ -80,7 +80,8 @@ class Leadership:
         self._reported_at = float("-inf")
         self._changes = 0
         self.terms = 0
-        """How often this process took the lease: it did not have it all the time if the number has changed."""
+        """How often this process took the lease. If the number has changed, the process was without the lease in
+        between."""
         self._closed = threading.Event()
         self._asks = threading.Event()
         self._returns = False
@@ -232,11 +233,12 @@ class Leadership:
             self._error, self._has_answered = None, True
             self.terms += held and not self._term.is_held(asked_at)
             self._term.record_answer(asked_at, held=held)
-            self._latest_answered = asked_at  # of a request that began before `confirm`, the answer is too old for it
+            self._latest_answered = asked_at  # `confirm` ignores the answer if its request began earlier
             self._changed.notify_all()
 
     def _end_rest(self, lease: DaemonLease) -> None:
-        """Wait for the lease like any standby, as soon as another process has the one that this process released."""
+        """End the time in which this process leaves the released lease to others, as soon as another process holds it.
+        From then on this process waits for the lease as any standby does."""
         try:
             holder = lease.holder()
         except CdcflowError as error:
@@ -247,7 +249,8 @@ class Leadership:
             self._see(holder)
 
     def _see(self, holder: Holder | None) -> None:
-        """Note that another process holds the lease. Not if it is this one, whose record was answered too late."""
+        """Note that another process holds the lease. Ignore a record of this process itself, which was stored although
+        its answer came too late."""
         if holder is not None and holder.is_own:
             return
         before, self._holder, self._waited_for = self._waited_for, holder, holder or _UNKNOWN
@@ -282,7 +285,7 @@ class Leadership:
 def _is_this_process(holder: Holder) -> bool:
     """Whether the holder is this process: a lease that was just released may still be shown as its own.
 
-    The host's name in it may be cut short.
+    The host's name in the holder's name may be cut short.
     """
     host, _, process = holder.name.rpartition(" (")
     return process == f"process {os.getpid()})" and socket.gethostname().startswith(host)

@@ -91,8 +91,8 @@ class Recording:
             next_transaction=cut.next_transaction,
             cut=cut.number,
             progress=cut.progress,
-            # Forward only. What commits later gets a later clock (`commit_clock`), so everything before this cut is
-            # final.
+            # The clock only moves forward. A transaction that commits later gets a later clock (`commit_clock`), so no
+            # more transactions can get a time up to this clock.
             commit_clock=max(self.checkpoint.commit_clock, cut.commit_ts),
         )
         self._log.cut(self.checkpoint)

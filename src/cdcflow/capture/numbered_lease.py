@@ -63,7 +63,8 @@ class NumberedLease:
         latest = self._register.latest()
         number, record = (0, None) if latest is None else (latest[0], _parse(latest[1]))
         self._sighting.see(number, self._clock())
-        # A later record of this process: it was added, and the answer was lost. No other one has been added since.
+        # If the latest record is this process's own, it was added although the answer was lost, and no other process
+        # has added one since.
         is_own = record is not None and record.get("id") == self._id
         is_free = record is None or is_own or bool(record.get("released")) or self._sighting.is_expired(self._clock())
         if is_free and not is_own:
@@ -109,7 +110,8 @@ class NumberedLease:
 
 
 def _parse(content: bytes) -> dict[str, Any]:
-    """Return a record's fields; none if cdcflow did not write it, so that the lease does not count as free."""
+    """Return a record's fields; {} if cdcflow did not write the record. A record without fields does not free the
+    lease."""
     try:
         found = json.loads(content)
     except ValueError:

@@ -89,7 +89,8 @@ class Observed:
     def prove(self, machine: Interleave, cut: int, durable_cut: int) -> None:
         """Record the proof of a mark that has arrived, if everything before it is durable. `cut` is the latest cut.
 
-        Whether another cut follows is decided by rows, because a spooled transaction counts no bytes.
+        Rows, not bytes, show whether anything was appended after that cut, because a spooled transaction counts no
+        bytes.
         """
         if self._freshness is not None and self._freshness.awaits_durability:
             next_cut = cut + (1 if self._rows_since_cut else 0)

@@ -21,7 +21,8 @@ from cdcflow.capture.interleave.messages import Command, Input, Late, Outcome, O
 from cdcflow.capture.interleave.progress import CommandRecord
 
 KEPT_MAX = 20
-"""The latest are kept: a daemon that a service manager restarts over and over must not fill a log with its exits."""
+"""How many notes are kept, the latest ones: a daemon that a service manager restarts over and over must not fill a log
+with its exits."""
 
 Load = Callable[[], Sequence[Mapping[str, Any]]]
 Store = Callable[[Sequence[Mapping[str, Any]]], None]
@@ -58,8 +59,8 @@ class LateTraces:
     def give(self, requests: SimpleQueue[Input]) -> None:
         """Queue the notes in `requests`, before the other inputs of an attempt.
 
-        Notes that the previous attempt took but did not make durable are queued again; those it did not take are queued
-        once.
+        Notes that the previous attempt took but did not make durable are queued again. Notes that are still in
+        `requests` are not queued twice.
         """
         with self._lock:
             late = self._load_commands()
@@ -68,7 +69,8 @@ class LateTraces:
             requests.put(given)
 
     def record_written(self, number: int) -> None:
-        """Delete the note with this id, if it is one: its record is durable in the log."""
+        """Delete the note with this id, because its record is durable in the log. Other commands have positive ids and
+        no note."""
         if number < 0:
             with self._lock:
                 self._keep([one for one in self._load_commands() if one.id != number])

@@ -21,13 +21,14 @@ from cdcflow.model.reading_hours import ReadingHours, next_midnight
 from cdcflow.model.source_load import DayBudget, DayUse, Gauge, LoadLimits, ReadingLimits, SourceLoad
 
 NEAR = 0.75
-"""From this part of a limit on, windows take a smaller share of the time."""
+"""Above this part of a limit, windows take a smaller share of the time."""
 SHARE_MIN = 1 / 64
-"""The least share of the time for reading, unless nothing is read."""
+"""The smallest share of the time for reading; if even that is too much, nothing is read."""
 BASE_COMMITS_MIN, BASE_COMMITS_KEPT = 300, 2_000
-"""The number of commits without reading that are measured before the first window, and remembered."""
+"""How many commits are measured before the first window, while nothing is read, and how many of the latest are
+remembered."""
 SLOW_ALLOWED = 0.01
-"""The limit on commits is one on their 99th percentile."""
+"""The part of commits that may be slow: the limit on commits is a limit on their 99th percentile."""
 STEP = math.log(2) / 2
 SHARE_FIRST = 1 / 2
 
@@ -41,8 +42,8 @@ Limit = Literal[
 class Reason:
     """A limit that slows reading. `share`: the share of the time that windows may take; 0: nothing is read.
 
-    `until`: when that ends; None: as soon as the source is less busy. `spares_keys`: single rows are still read.
-    `is_unmeasured`: something that has a limit cannot be measured.
+    `until`: when the limit stops applying; None: as soon as the source is less busy. `spares_keys`: single rows are
+    still read. `is_unmeasured`: something that has a limit cannot be measured.
     """
 
     limit: Limit
@@ -68,7 +69,8 @@ class Decision:
 
     @property
     def until(self) -> datetime | None:
-        """When reading can continue at the earliest; None if it is not held, or if that depends on the source."""
+        """When reading can continue at the earliest; None if reading is not stopped, or if the end depends on the
+        source's load."""
         held = [reason for reason in self.reasons if reason.share == 0]
         times = [reason.until for reason in held if reason.until is not None]
         return max(times) if held and len(times) == len(held) else None

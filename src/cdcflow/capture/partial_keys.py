@@ -35,8 +35,8 @@ class PartialKeys:
             return None
 
     def _with_ordered(self, table: TableId, found: KeySet, text: str | None) -> KeySet:
-        """Return these keys and those that operators requested to be read again (`text`), which are not in the log's
-        rows."""
+        """Return the keys in `found` and the keys in `text`, which operators requested to be read again; the log's rows
+        do not show those."""
         if text is None:
             return found
         ordered = KeySet.from_text(text)

@@ -171,7 +171,7 @@ def _seconds(rows: int, each: Sequence[int], rates: Rates) -> float | None:
     if not rows:
         return 0.0
     limit = rates.rows_per_second_max
-    # Tables are read concurrently, and the limit is per table: the largest takes its own time at least.
+    # Tables are read concurrently, and the limit is per table, so the largest table bounds the time from below.
     at_least = max(each) / limit if limit else 0.0
     if rates.rows_per_second:
         return max(rows / rates.rows_per_second, at_least)
@@ -265,8 +265,8 @@ def _rows_from(tables: Sequence[TablePlan], server: str) -> Iterator[str]:
 
 
 def _lacking(preview: Preview | None, progress: Progress, tables: Sequence[TablePlan]) -> Iterator[str]:
-    """Return warnings about tables whose changes are missing and remain so, or will be missing as soon as one
-    arrives."""
+    """Return warnings about tables that the plan does not read: those that lack changes already, and those that will
+    lack changes because the settings do not fit them."""
     read = {table.name for table in tables if table.is_read}
     for table, known in progress.tables.items():
         if known.lacks_changes and known.gap is not None and str(table) not in read:

@@ -10,7 +10,7 @@ from cdcflow.model.reading_hours import next_midnight
 from cdcflow.model.source_load import ReadingLimits
 
 STEPS_MAX = 400
-"""Openings, closings and midnights that are followed one by one; what is beyond them is estimated from these."""
+"""How many openings, closings and midnights are simulated one by one. A longer backfill is extrapolated from them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class ReadingCalendar:
         return (True, None) if hours is None else (hours.is_open(at), hours.changes_at(at))
 
     def _seconds_per_day(self, seconds: float, rows: int, size: int | None) -> float:
-        """Return for how many seconds of reading a day's budget lasts."""
+        """Return after how many seconds of reading a day's budget is used up; infinite if the day has no budget."""
         day = self.limits.day
         lasts = [math.inf if day.seconds is None else day.seconds]
         lasts += [seconds * day.rows / rows] if day.rows is not None and rows else []

@@ -1,4 +1,4 @@
-"""Requests to read all tables or some again, which a checkpoint's `source` carries until a cut has the commands."""
+"""Requests to read all or some tables again. A checkpoint's `source` carries them until a cut stores the commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from cdcflow.model.table import Table, TableId, tables_as_json, tables_from_json
 
 WHY = "the settings now keep its values differently"
 LOST, KEPT = "lost", "lost, rows kept"
-"""`history` in a checkpoint's `source` after a gap: read all tables again, or only those that are not unverified."""
+"""The values of `history` in a checkpoint's `source` after a gap. LOST: all tables are to be read again. KEPT: all but
+those that keep their rows, unverified."""
 _HISTORY = "history"
 _TABLES = _REREAD, _RETRIED = "reread", "retried"
 
@@ -116,7 +117,7 @@ def in_doubt(
                 base=_base(now),
                 by=by or (now.gap.by if now.gap is not None and now.in_doubt else ""),
             )
-            # Rows are proven by comparison. Versions of rows mean nothing at another server.
+            # The comparison proves the rows. The row version of the old server means nothing at another server.
             found[table] = replace(now, gap=gap, row_version=None if by else now.row_version)
         else:
             found[table] = _unread(now)
@@ -143,7 +144,7 @@ def unread(progress: Mapping[str, object]) -> dict[str, object]:
 
 
 def _unread(known: TableProgress) -> TableProgress:
-    if known.lacks_changes:  # and those of the gap, too
+    if known.lacks_changes:  # it stays failed, and lacks the changes of this gap too
         return known
     known = replace(known, whole_since=None, gap=None)
     return replace(known, state="waiting", plan=None, cursor=None) if known.state == "done" else known

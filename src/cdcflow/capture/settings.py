@@ -22,7 +22,7 @@ from cdcflow.model.source_load import ReadingLimits
 
 
 class OwnedLog(Log, Protocol):
-    """A log that a pipeline owns: it also knows its id and the epoch of this opening."""
+    """A log that a pipeline owns, with its id and the epoch of this opening."""
 
     @property
     def log_id(self) -> str: ...
@@ -97,7 +97,8 @@ class SettingsInUse:
         with self._lock:
             if self._waiting is not None:
                 number, settings, was_live = self._waiting
-                # If several were given one after another, the fallback is the ones that captured last.
+                # If settings were replaced several times before an attempt captured, the fallback is still those that
+                # captured last.
                 tried = self._tried
                 self._tried = _Tried(number, self._in_use, was_live) if tried is None else replace(tried, number=number)
                 self._in_use, self._waiting = settings, None
@@ -112,11 +113,11 @@ class SettingsInUse:
             return True
 
     def give_up(self, error: CdcflowError) -> bool:
-        """Note that an attempt ended with this error. Return true if new settings are therefore rejected for the
-        previous ones.
+        """Note that an attempt ended with this error. Return true if this rejects new settings, so that the previous
+        ones are used again.
 
-        They are if they are new and the attempt had not captured yet. If the source does not answer and did not answer
-        with the previous settings either, the new ones stay and the capture waits.
+        New settings are rejected if the attempt ended before it captured. But if the source does not answer, and did
+        not answer with the previous settings either, the new ones stay in use and the capture waits.
         """
         with self._lock:
             tried = self._tried

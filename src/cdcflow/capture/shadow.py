@@ -88,8 +88,8 @@ class _Sample:
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """A difference that was found in a table. `generation` counts the table's backfills: a newer one replaces wrong
-    rows."""
+    """A difference that was found in a table. `generation` counts the table's backfills: a later backfill replaces
+    wrong rows, and so ends the difference."""
 
     generation: int
     text: str
@@ -165,7 +165,8 @@ class Shadow:
             self._forget(sample)
 
     def _take(self, run: object) -> None:
-        """Keep a row of this run as the sample if one is due, or if its table has waited longer than the others."""
+        """Keep a row of this run as the sample, if a sample is due. Replace a sample that is not being read yet if a
+        table of this run has waited longer."""
         if self.every_s is None or not isinstance(run, Run) or (self._sample is not None and self._sample.is_asked):
             return
         latest = max(self._asked.values(), default=0)
@@ -180,8 +181,8 @@ class Shadow:
                 return
 
     def _of(self, run: Run, batch: ChangeBatch) -> _Sample | None:
-        """Return a row of this batch that is complete and that no later row of the run changes; None if it
-        finds none."""
+        """Return a row of this batch that is complete and that no later row of the run changes; None if no row tried
+        is."""
         table, rows = batch.table, batch.rows
         known = self._progress.tables.get(table.id)
         if known is None or known.state != "done" or not _is_compared(table):
@@ -194,7 +195,7 @@ class Shadow:
             at = int(np.flatnonzero(_has_key(rows, picked, table))[-1])
             if rows.column(OP)[at].as_py() not in (INSERT, UPDATE) or rows.column(UNCHANGED)[at].is_valid:
                 continue
-            # A copy: a slice would keep all of the run in memory.
+            # `take` copies the row. A slice would keep the whole run in memory.
             row = rows.select(table.row_schema.names).take(pa.array([at]))
             number = int(np.searchsorted(run.ends, batch.index[at], side="right"))
             return _Sample(
@@ -257,7 +258,7 @@ class Shadow:
             if found.rewritten or _is_hidden(sample.xid, found):
                 self._read_again(sample)
                 return None
-            # After the read: a statement that changed the row before is then known.
+            # The version is queried after the read, so that it shows a statement that changed the row before the read.
             compared = self._compare_rows(sample, source)
             is_other = _is_another(sample.table, found.shape)
             if is_other or compared is None or any(v.changed or v.known is None for v in compared.found):
@@ -359,7 +360,7 @@ def _is_compared(table: Table) -> bool:
     """Whether rows of the table can be checked: it has a key that Arrow compares as the server does, and that finds the
     row.
 
-    A hashed key does not: the row cannot be found by its hash.
+    A hashed key does not qualify, because the source cannot find a row by its hash.
     """
     types = [c.type for c in table.columns if c.name in table.key]
     is_found = not any(

@@ -17,7 +17,8 @@ SPACE_S = 0.1
 
 
 class SpacedPositions:
-    """Holds back a position that follows too soon. A change that arrives replaces it, because its position is later."""
+    """Holds back a position that follows too soon. A change that arrives replaces the held position, because the
+    change's own is later."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

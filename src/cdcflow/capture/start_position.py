@@ -17,7 +17,7 @@ from cdcflow.model.position import Checkpoint, Epoch, position_text
 from cdcflow.model.table import Table
 
 MOVED = "move"
-"""What a `Gap` is by after a move."""
+"""The value of `Gap.by` after a move of the log."""
 
 
 def prepare_position(
@@ -81,8 +81,8 @@ def _store(source: Source, log: Log, prepared: Prepared, epoch: Epoch, on_event:
     """
     before = log.checkpoint
     orders = StoredOrders.read(before.source)
-    # The orders stay in the checkpoint until the cut that holds the commands: otherwise a crash between the two would
-    # leave a log with a hole that nothing records.
+    # The orders stay in the checkpoint until a cut stores the commands. Otherwise a crash before that cut would leave a
+    # log with a gap that nothing records.
     is_lost = prepared.history is not SourceHistory.CONTINUES
     history = (reread.KEPT if keeps else reread.LOST) if is_lost else orders.history
     orders = StoredOrders(history, _still_captured(orders.reread, source) | prepared.reread)
@@ -126,6 +126,5 @@ def _with_gap(progress: Mapping[str, object], before: Checkpoint, after: Checkpo
 
 
 def _still_captured(left: TablesToReread, source: Source) -> TablesToReread:
-    """Return the tables to reread that an earlier start left and no cut has, without those that are no longer
-    captured."""
+    """Return, of the tables that an earlier start left to be read again, those that are still captured."""
     return left.only(frozenset(t.id for t in source.tables())) if left else left

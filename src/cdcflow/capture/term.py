@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MARGIN = 0.1
-"""How much longer than its duration a lease by time must be unchanged, as a part of it, before another process takes
-it: for clocks that do not run equally fast."""
+"""Another process takes a lease only after it was unchanged for its duration and this part of the duration in addition,
+because clocks do not run equally fast."""
 
 
 @dataclass(slots=True)

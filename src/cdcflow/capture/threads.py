@@ -58,7 +58,7 @@ class Worker:
 
     @property
     def behind(self) -> int:
-        """The number of requests that no finished run covers."""
+        """The number of requests that arrived after the latest finished run had begun."""
         return self._asked - self._done
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""One text for each value, and one number for each row, the same wherever they are computed.
+"""Computes one text for each value and one number for each row, the same on every server and engine.
 
     value     text                          of
     NULL      (nothing)
@@ -16,15 +16,16 @@ No two rows have the same text: only a text can contain a bar, and its length pr
 whole numbers and without overflow: a row that exists twice counts twice, where an exclusive or would cancel it.
 
 Rows are assigned to buckets by their keys, so that a row stays in its bucket whatever else of it changes. If the key
-is one whole number, the bucket is computed from its bits, otherwise from the digest of its text. For each bucket a side
-returns its number of rows, and the sum of their digests; only the buckets in which sides differ are inspected.
+is one whole number, the bucket is computed from its bits, otherwise from the digest of its text. For each bucket the
+source and the copy each return the number of rows and the sum of their digests; only the buckets in which the two
+differ are inspected.
 
-A server may have no MD5 (MySQL since 9.6); then all sides use SHA-256 (`Hash`).
+A server may have no MD5 (MySQL since 9.6); then the source and the copy both use SHA-256 (`Hash`).
 
 Engines and servers print floating-point numbers, lists and structs differently. `LOCAL_ONLY` types have one text within
 one engine; rows of such tables are compared where they were read.
 
-SQL is in Spark's words, as everywhere in `merge`.
+The functions return SQL in Spark's dialect.
 """
 
 from __future__ import annotations
@@ -43,25 +44,26 @@ LOCAL_ONLY = ("float", "double", "array<", "struct<", "map<")
 DIGEST_BITS = 60
 
 SUM = pa.decimal128(38, 0)
-"""A sum of digests: below 2^60 each, so that there is room for all rows that a table can have."""
+"""The type of a sum of digests. Each digest is below 2^60, so 38 digits hold the sum over any table."""
 
 BUCKETS_MAX = 1 << 20
-"""Below it, shifting a negative number right makes the same bucket whether a server keeps its sign or not."""
+"""The most buckets. With more of them, a negative key's bucket would depend on whether a server's right shift keeps the
+sign."""
 FOLDS = (11, 23, 37)
-"""A whole number is shifted by these numbers of bits for its bucket, which distinguishes numbers that differ in high
-bits only."""
+"""A key's bucket is the sum of the key and of the key shifted right by each of these numbers of bits, so that keys that
+differ only in their high bits are in different buckets."""
 
 WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
 
 Hash = Literal["md5", "sha256"]
 
 Typed = tuple[tuple[str, str], ...]
-"""Columns: each one's name, and its type in the copy (Spark's text for it)."""
+"""Columns: for each, its name and its type in the copy (Spark's text for the type)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """How a table's rows are assigned to buckets and added up, the same on all sides.
+    """How a table's rows are assigned to buckets and added up, the same for the source and the copy.
 
     `columns`: the columns that are compared. `key`: the names of the key's columns, in their order. `count`: the number
     of buckets, a power of two up to `BUCKETS_MAX`. `only`: the buckets whose rows are requested; None for all.
@@ -89,7 +91,7 @@ class Buckets:
 
 
 def is_portable(table_type: str) -> bool:
-    """Whether a value of this type (Spark's text for it) has the same text on every side."""
+    """Whether a value of this type (Spark's text for the type) has the same text on every server and engine."""
     return not table_type.startswith((*LOCAL_ONLY, "decimal(38,38)"))
 
 
@@ -105,7 +107,8 @@ def text_of(value: str, table_type: str) -> str:
         return f"CAST(unix_date({value}) AS string)"
     if table_type.startswith("decimal("):
         precision, scale = table_type[len("decimal(") : -1].split(",")
-        # DuckDB prints no zero before the point of a type that has no digit there. (Of 38 digits see `is_portable`.)
+        # If a type has no digit before the point, DuckDB prints none and Spark prints 0. (38 digits cannot be widened:
+        # `is_portable` excludes them.)
         if precision == scale and int(precision) < 38:
             return f"CAST(CAST({value} AS decimal({int(precision) + 1},{scale})) AS string)"
     if table_type == "timestamp":
@@ -119,13 +122,13 @@ def text_of(value: str, table_type: str) -> str:
 
 def row_text(columns: Sequence[tuple[str, str]]) -> str:
     """Return the SQL of a row's text. `columns`: each column's value as SQL, and its type."""
-    # A NULL is skipped: it has no text at all, and no value has an empty one.
+    # concat_ws skips a NULL, so it becomes empty between its bars; no other value has an empty text.
     pieces = [piece for value, type_ in columns for piece in (text_of(value, type_), "'|'")]
     return f"concat_ws('', {', '.join(pieces)})"
 
 
 def digest(text: str, hash_: Hash = "md5") -> str:
-    """Return the SQL of the number of a text."""
+    """Return the SQL of a text's digest."""
     hashed = f"md5({text})" if hash_ == "md5" else f"sha2({text}, 256)"
     return f"CAST(conv(substring({hashed}, 1, {DIGEST_BITS // 4}), 16, 10) AS bigint)"
 
@@ -139,7 +142,7 @@ def digests(
     """Return a query for the key of each row of a view, as columns `k0`, `k1`, …, and its digest, as `d`.
 
     `columns`: the names of the columns that are compared, with their types, in the same order on both sides. `buckets`:
-    only rows that are in some of them.
+    only rows of the buckets in `buckets.only`; None for all rows.
     """
     keys = [f"{name_sql(name)} AS k{i}" for i, name in enumerate(key)]
     number = digest(row_text([(name_sql(name), type_) for name, type_ in columns]))

@@ -125,7 +125,7 @@ def check_partitions(fields: tuple[PartitionField, ...]) -> None:
     """Check that fields can be the partition of one table.
 
     Raises:
-        ValueError: one is listed twice, or two of a column's are times.
+        ValueError: a field is listed twice, or two fields are units of time (such as day and hour) of the same column.
     """
     seen: set[object] = set()
     for field in fields:
@@ -140,7 +140,7 @@ def check_order(columns: tuple[SortColumn, ...]) -> None:
     """Check that no column is listed twice.
 
     Raises:
-        ValueError: one is.
+        ValueError: a column is listed twice.
     """
     names = [one.column for one in columns]
     for name in names:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 LEVELS = (50, 80, 95, 100)
 """Percent of a budget at which operators are warned; at the last one the budget is used up."""
 BURST_BYTES_PER_S = 400 << 20
-"""How fast a server may write its log, at most. Until the next check it must not write past the budget."""
+"""The fastest that a server is assumed to write its log. The next check comes before this rate could exceed the
+budget."""
 CHECK_MIN_S, CHECK_MAX_S = 0.1, 5.0
 
 

@@ -32,8 +32,8 @@ def check_kind(mine: object, other: object) -> None:
 def own_kind(cls: type[_T]) -> type[_T]:
     """Decorate a class so that its values compare with their own kind only.
 
-    mypy refuses `==` between a position and an offset, a text or another kind's position. At run time it raises
-    TypeError: false would mean that a position is not reached.
+    mypy refuses `==` between a position and an offset, a text or another kind's position. At run time such a comparison
+    raises TypeError, because `False` would be taken to mean that a position is not reached.
     """
     equal = cls.__eq__
 

@@ -1,8 +1,8 @@
 """The hours of a day in which rows may be read from a source, by the wall clock of a time zone. Pure.
 
 A wall clock skips an hour in spring and repeats one in autumn. So nothing here adds hours to a local time: an instant
-is converted to the wall clock, and the wall clock is looked up. Hours that do not exist on a day are skipped, and those
-that occur twice are open twice.
+is converted to the wall clock's time, which is compared with the spans. Hours that do not exist on a day are skipped,
+and those that occur twice are open twice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from datetime import datetime, timedelta, tzinfo
 
 DAY_MINUTES = 24 * 60
 DAYS_SEARCHED = 9
-"""How far ahead a change is searched: hours recur each day, but a span within the hour that spring skips does not."""
+"""How many days ahead `changes_at` searches. One day is not enough: a span within the hour that spring skips is missing
+on that day."""
 _SPAN = re.compile(r"(\d{1,2}):(\d{2})\s*-\s*(\d{1,2}):(\d{2})")
 _EXAMPLE = "such as 22:00-06:00 Europe/Berlin"
 

@@ -3,9 +3,10 @@ names.
 
 public.orders                       shop.orders        this table, under another name
 shard_(?P<shard>\d+)\.orders        shop.orders        many tables in one; `shard` is a column of its key
-t_(?P<tenant>\d+)\.(?P<name>\w+)    shop.{name}        a group that the name uses is not a column
+t_(?P<tenant>\d+)\.(?P<name>\w+) shop.{name} `tenant` is a column of the key; `name`, used in the name, is not
 
-Constants are more columns of a table's key, whose values distinguish the rows of several pipelines.
+Constants are further columns of a table's key. Each pipeline sets its own values, which distinguish its rows from those
+of other pipelines.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from cdcflow.model.table import TableId
 
 _PLACE = re.compile(r"\{(\w+)\}")
 _PLAIN = re.compile(r"[^\\()\[\]*+?^$|{}]+")
-"""A pattern without any character that means something, apart from dots, is a name."""
+"""A pattern with no special character but dots is a table's name, and matches only that name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A table of the warehouse and, if it has several members, the columns of its key that this member's rows have in
-    addition, with their values."""
+    """The table of the warehouse that gets a captured table's rows. `key`: the values that these rows have in the
+    additional columns of its key; empty without groups and constants."""
 
     table: TableId
     key: Mapping[str, str]
@@ -106,7 +107,7 @@ class Routes:
         """Check all texts.
 
         Raises:
-            ValueError: as `TableRoute.check`; or constants are not those of a table that a route names.
+            ValueError: as `TableRoute.check`; or a constant has no valid name or value, or no route leads to its table.
         """
         for route in self.listed:
             route.check()
@@ -127,7 +128,7 @@ class Routes:
         return found if found is None or not more else replace(found, key={**found.key, **more})
 
     def destination(self, table: TableId) -> Destination:
-        """Return where a table goes."""
+        """Return the table of the warehouse that gets this table's rows."""
         return self.find(str(table)) or Destination(table, {})
 
 

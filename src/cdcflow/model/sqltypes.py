@@ -13,10 +13,11 @@ import pyarrow as pa
 from cdcflow.errors import ConfigurationError
 
 DECIMAL_TEXT = "cdcflow_decimal_text"
-"""The SQL function (bytes, scale) → text that the Spark room registers: a two's complement number as decimal text."""
+"""The SQL function (bytes, scale) → text that `cdcflow.spark` registers: a two's complement number as decimal text."""
 
 DECIMAL_TEXTS = f"{DECIMAL_TEXT}s"
-"""The same for a list's elements: Spark cannot call cdcflow's functions in an expression over elements."""
+"""The SQL function that does the same for every element of a list, because Spark cannot call `DECIMAL_TEXT` in an
+expression over elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ _SIMPLE: dict[pa.DataType, Stored] = {
     pa.time64("us"): Stored(
         "bigint",
         "string",
-        # Of a NULL Spark's format_string makes the text "null".
+        # Spark's format_string turns NULL into the text "null".
         "CASE WHEN {} IS NOT NULL THEN format_string('%02d:%02d:%02d.%06d', {} div 3600000000, {} div 60000000 % 60,"
         " {} div 1000000 % 60, {} % 1000000) END",
     ),
@@ -133,16 +134,17 @@ def literal(text: str, table_type: str) -> str | None:
 def has_two_zeros(table_type: str) -> bool:
     """Whether 0.0 and -0.0 are two values of this type, or of its parts.
 
-    They are equal, and GROUP BY merges them: to keep a value exactly, it must be selected in addition to the group's
-    column.
+    SQL calls 0.0 and -0.0 equal, and GROUP BY merges them. To keep a value exactly, select it in addition to the
+    group's column.
     """
     return "float" in table_type or "double" in table_type
 
 
 def same_sql(one: str, other: str, table_type: str) -> str:
-    """Return the SQL condition that two values of a type are the same one, or both NULL.
+    """Return the SQL condition that is true if two values of a type are identical, or both NULL.
 
-    0.0 and -0.0 are equal and two values; a NaN is the same as any other, whatever its bits.
+    0.0 and -0.0 are not identical, although SQL calls them equal. Every NaN is identical to every other, whatever its
+    bits.
     """
     same = f"{one} <=> {other}"
     if not has_two_zeros(table_type):

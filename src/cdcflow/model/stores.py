@@ -49,7 +49,7 @@ class StorePlace:
 
     @property
     def endpoint(self) -> str | None:
-        """The address of another cloud of Azure than the public one; None: the kind's own address."""
+        """The endpoint of an Azure cloud other than the public one; None for the public cloud, and for other stores."""
         if self.server is None or self.server.endswith(f".{_AZURE}"):
             return None
         return f"https://{self.server.replace('.dfs.', '.blob.', 1)}"

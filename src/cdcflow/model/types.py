@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 HASHED = "hash"
-"""The `source` of a type of hashed values: a policy of the settings made them (`cdcflow.sources.privacy`)."""
+"""The `source` of a type of hashed values: a privacy policy in the settings hashes them (`cdcflow.sources.privacy`)."""
 ERASABLE = "encrypt by person"
 """The `source` of a type of values that a person's key encrypted: they become NULL when the person is erased."""
 

@@ -262,8 +262,8 @@ class MemoryDatabase:
             self._fill(found)
 
     def rename(self, *pairs: tuple[TableId, TableId]) -> None:
-        """Rename tables, all at once. If another table had a new name before, that name is emptied, and gets the rows
-        of its new table."""
+        """Rename tables, all at once. A reader of the log sees that every renamed table lost its rows under the old
+        name and has other rows under the new one."""
         with self.changed:
             before = {old: self.tables[old] for old, _ in pairs}
             shapes = tuple(table.shape for table in before.values())

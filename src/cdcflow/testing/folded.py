@@ -23,12 +23,14 @@ from cdcflow.tables.merge.evolution import evolve
 
 
 def folded_log(location: LogLocation) -> dict[TableId, dict[Key, FoldedRow]]:
-    """Return every table of a log in a folder or a store as of its latest cut, swept if a backfill is done."""
+    """Return every table of a log in a folder or a store as of its latest cut. If a table's backfill is done, rows that
+    it did not find are removed."""
     return fold_log(FolderReader(location))
 
 
 def fold_log(log: LogReader) -> dict[TableId, dict[Key, FoldedRow]]:
-    """Return every table of any log as of its latest cut, swept if a backfill is done."""
+    """Return every table of any log as of its latest cut. If a table's backfill is done, rows that it did not find are
+    removed."""
     changes: dict[TableId, list[tuple[Table, LogChange]]] = defaultdict(list)
     for table, _version, rows in log.read_rows():
         changes[table.id].extend((table, change) for change in changes_of(table, rows))
@@ -80,8 +82,7 @@ class Readable(Protocol):
 
 
 class Unmergeable(Exception):
-    """Raised when the merge would stop at this table's shapes, with an error that names the table and requests a
-    backfill."""
+    """Raised where the merge would stop too: no table can hold rows of all these shapes, so a backfill is needed."""
 
 
 def read(log: Readable) -> tuple[dict[TableId, Logged], Progress]:
@@ -110,7 +111,7 @@ def current(
             return newest, []
         newest = logged[-1][0]
     living = [pair for pair in logged if pair[0].incarnation == newest.incarnation]
-    # As the merge orders them: by their last row, because an earlier shape may return.
+    # The merge also orders shapes by their last row, because an earlier shape may return.
     last = {table: change.offset for table, change in living}
     shapes = sorted(last, key=lambda shape: last[shape])
     try:

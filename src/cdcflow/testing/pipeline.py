@@ -15,8 +15,8 @@
     def test_orders(claim):
         pipeline.check_file("cdcflow.yaml", "tests/orders.yaml", claim)
 
-The words are those of a file of tests (docs/pipeline-tests.md). A failed test is an AssertionError with a table of the
-differences.
+The arguments are named as the entries of a file of tests (docs/pipeline-tests.md). A failed test is an AssertionError
+with a table of the differences.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def check(
     """Check what a pipeline does with some changes. Values may be Python values, or texts as in a file.
 
     Raises:
-        AssertionError: the tables have other rows; with each difference.
+        AssertionError: the tables have other rows; the message lists each difference.
         ConfigurationError: the test names something that does not exist, or a value does not fit its column.
     """
     case: dict[str, Any] = {"before": before, "changes": list(changes), "tables": expected, "excluded": excluded}
@@ -65,7 +65,7 @@ def check_file(settings: Config | Path | str, file: Path | str, claim: str | Non
     """Run the tests of a file, or the one with this claim.
 
     Raises:
-        AssertionError: one failed; with each difference.
+        AssertionError: a test failed; the message lists each difference.
         ConfigurationError: a mistake in the file; no test has the claim.
     """
     cases = read_file(Path(file))
@@ -92,7 +92,7 @@ def _check(settings: Config | Path | str, file: str, cases: Cases, case: Case) -
 
 
 def _locate(place: SettingPath) -> str:
-    """Return the text of a place: as the arguments of `check` have it, or the file with its line."""
+    """Return a setting's place as text: the argument of `check`, or the file and its line."""
     if place[:2] != ("tests", _NAME):
         return dotted_name(place)
     first, *rest = place[2:] or ("then",)

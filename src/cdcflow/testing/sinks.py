@@ -1,7 +1,7 @@
 """The suite that every sink must pass, and the rows for it.
 
-A sink's own tests subclass `SinkContract` and give it a fixture `place`: somewhere a log can be stored, opened and left
-as a killed process leaves it.
+A sink's own tests subclass `SinkContract` and define a fixture `place`: a `Place`, where a log can be stored and
+opened, and left as a killed process leaves it.
 
     class TestMyLog(SinkContract):
         @pytest.fixture
@@ -55,7 +55,7 @@ PRODUCTS = Table(
 
 
 class OpenedLog(Log, Protocol):
-    """A log that was opened: also knows its epoch."""
+    """An opened log, with its epoch."""
 
     @property
     def epoch(self) -> Epoch: ...
@@ -69,7 +69,7 @@ class Place(Protocol):
         ...
 
     def crash(self, log: OpenedLog) -> None:
-        """Leave the log as a killed process leaves it; nothing of it is used again."""
+        """Leave the log as a killed process leaves it. The caller does not use `log` again."""
         ...
 
     def rows(self) -> list[tuple[TableId, Row]]:
@@ -77,11 +77,11 @@ class Place(Protocol):
         ...
 
     def seal(self, log: OpenedLog) -> None:
-        """Make what is durable so far removable by retention, apart from later rows."""
+        """Seal everything that is durable so far, so that retention can remove it without later rows."""
         ...
 
     def expire(self, log: OpenedLog) -> None:
-        """Remove what was sealed, as retention does; the last part that was sealed may stay."""
+        """Remove what was sealed, as retention does; the part sealed last may stay."""
         ...
 
 
@@ -96,7 +96,7 @@ def changes(table: Table, rows: Iterable[Mapping[str, object]], index: Sequence[
 def transactions(
     xids: Sequence[int], ends: Sequence[int], *batches: ChangeBatch, ts: int = 1_700_000_000_000_000
 ) -> Run:
-    """Return a run of these transactions, each of which ends before the given index."""
+    """Return a run of transactions with these ids. `ends`: for each, the index after its last row."""
     count = len(xids)
     return Run(
         np.array(xids, np.uint64),
@@ -215,7 +215,8 @@ class SinkContract:
         assert ids_of(place) == [1, 2, 3]
 
     def test_what_no_cut_covers_is_never_there(self, place: Place) -> None:
-        """Half a window or half a group must not appear, however the writer ends (hard case L02)."""
+        """Rows after the last cut must not appear, however the writer ends: they may be half of a window (hard case
+        L02)."""
         log = place.open()
         writer = Writer.of(log)
         writer.put(orders(1))
@@ -230,7 +231,8 @@ class SinkContract:
         assert ids_of(place) == [1]
 
     def test_only_sync_makes_a_checkpoint_durable(self, place: Place) -> None:
-        """The source discards its log up to this checkpoint: acknowledged too early, data is lost."""
+        """The source discards its log up to an acknowledged checkpoint. If that checkpoint is not durable, data is
+        lost."""
         log = place.open()
         writer = Writer.of(log)
         first = writer.put(orders(1))
@@ -254,7 +256,8 @@ class SinkContract:
         assert place.open().checkpoint == writer.checkpoint
 
     def test_command_records_are_read_unchanged(self, place: Place) -> None:
-        """Records of commands, with the oldest ones dropped, and a pause that ends: also after a seal."""
+        """An operator needs them after a restart and a seal: records of commands, without the oldest ones, and whether
+        the capture is paused."""
         log = place.open()
         writer = Writer.of(log)
         told = {str(n): {"op": "pause", "outcomes": {"a.b": "paused"}} for n in (1, 2, 3)}
@@ -312,7 +315,7 @@ class SinkContract:
     def test_cut_that_only_moves_the_clock_is_kept(self, place: Place) -> None:
         """An idle source reports its time by heartbeats.
 
-        Readers of several logs wait for it, so it must not go back.
+        Readers of several logs wait for that time, so it must not go back.
         """
         log = place.open()
         writer = Writer.of(log)
@@ -358,7 +361,8 @@ class SinkContract:
         assert found == [("ord", 1, 9, 1), ("ord", 2, 1, 2), ("pro", 3, 4, 2), ("ord", 4, 6, 2), ("ord", 5, 8, 3)]
 
     def test_spool_that_does_not_hold_what_is_announced_is_refused(self, place: Place) -> None:
-        """The machine has already counted with that number: a wrong one must be found here, before it is in the log."""
+        """The machine has already assigned offsets by the announced number of rows, so the log must refuse a spool that
+        has fewer."""
         log = place.open()
         writer = Writer.of(log)
         spooled = writer.write_spool(50, [([changes(ORDERS, [{"id": 1}, {"id": 2}])], None)], [], rows=3)
@@ -377,7 +381,8 @@ class SinkContract:
                 writer.append(SpooledTransaction(1, Position("0/1"), 0, 1, name))
 
     def test_delivered_ids_are_found_by_their_low_bits(self, place: Place) -> None:
-        """The visibility fence queries 64-bit ids, the stream delivers 32 bits (hard cases W01, W07)."""
+        """The stream delivers ids of 32 bits, but a snapshot has ids of 64 bits, and the log is queried for those (hard
+        cases W01, W07)."""
         log = place.open()
         writer = Writer.of(log)
         spooled = writer.write_spool(30, [([changes(ORDERS, [{"id": 1}])], None)], [], rows=1)
@@ -390,7 +395,8 @@ class SinkContract:
         assert writer.log.delivered(asked).tolist() == [(1 << 32) + 10, 30, 11]
 
     def test_transactions_are_found_back_to_a_position(self, place: Place) -> None:
-        """A source compares them with what the server still gives: a restored server has others there."""
+        """A source compares the log's latest transactions with those in the server's log: after a restore, the server's
+        differ."""
         log = place.open()
         assert log.transactions_back(lambda position: True).num_rows == 0
         writer = Writer.of(log)
@@ -408,7 +414,7 @@ class SinkContract:
         assert back.column("position").to_pylist()[-1] == newest
 
     def test_partial_keys_are_those_of_partial_rows(self, place: Place) -> None:
-        """After a restart the machine learns from this which moved rows it has to read again (hard cases W08, W11)."""
+        """After a restart the machine learns from these keys which rows to read again (hard cases W08, W11)."""
         log = place.open()
         writer = Writer.of(log)
         partial = {UNCHANGED: ["note"], OP: "u"}
@@ -433,7 +439,8 @@ class SinkContract:
             writer = Writer.of(place.open())
 
     def test_partial_keys_of_expired_rows_are_refused(self, place: Place) -> None:
-        """A key that retention removed would leave a row without its columns, undetected (W11)."""
+        """If retention removed the key of a partial row, that row would lack columns forever, undetected (hard case
+        W11)."""
         writer = Writer.of(place.open())
         since = writer.checkpoint.next_offset
         partial = {UNCHANGED: ["note"], OP: "u"}
@@ -466,7 +473,8 @@ class SinkContract:
             writer.log.partial_keys(ORDERS.id, since)
 
     def test_array_columns_are_no_obstacle_to_partial_keys(self, place: Place) -> None:
-        """W08 over a restart: an array may be a key's column, or any column of a table that has no key."""
+        """After a restart, partial rows must be found although Arrow cannot compare arrays, in a key or in a table
+        without one (hard case W08)."""
         keyless = replace(PRODUCTS, id=TableId("shop", "notices"), key=())
         by_tags = replace(PRODUCTS, key=("tags",))
         writer = Writer.of(place.open())
@@ -495,7 +503,8 @@ class SinkContract:
             writer = Writer.of(place.open())
 
     def test_closed_log_takes_nothing_more(self, place: Place) -> None:
-        """A thread that is late must get an error, not write into a file that has another owner."""
+        """A thread that still writes after the close must get an error, because the file may have another owner by
+        then."""
         log = place.open()
         writer = Writer.of(log)
         writer.put(orders(1))

@@ -1,4 +1,4 @@
-"""The suite that every target passes: a change is whole or absent, also when the process is killed while it is applied.
+"""The suite that every target must pass: a change is applied completely or not at all, even if the process is killed.
 
 class TestMydb(TargetContract):
     @pytest.fixture
@@ -26,7 +26,7 @@ from cdcflow.targets.port import Overtaken, ReadableTarget, TableChange, TargetT
 
 KILLS = 12
 ROWS = 3000
-"""Rows of the change during which processes are killed."""
+"""How many rows the change has during which processes are killed."""
 
 
 class TargetKit(ABC):
@@ -121,19 +121,19 @@ class TargetContract:
         self.check(target_kit, ITEMS, [changed, THREE], "b")
 
     def test_row_that_is_deleted_and_absent_is_no_error(self, target_kit: TargetKit) -> None:
-        """The row may have been inserted and deleted between two places."""
+        """A row that is deleted may be absent: it was inserted and deleted between two places."""
         self.begin(target_kit)
         self.apply(target_kit, change_of(ITEMS, [], [{"id": 7}], after="a", place="b"))
         self.check(target_kit, ITEMS, [ONE, TWO], "b")
 
     def test_change_without_rows_moves_the_place(self, target_kit: TargetKit) -> None:
-        """A quiet table must not fall out of the log."""
+        """The place of a table without changes must advance too, or it would fall behind what the log still has."""
         self.begin(target_kit)
         self.apply(target_kit, change_of(ITEMS, after="a", place="b"))
         self.check(target_kit, ITEMS, [ONE, TWO], "b")
 
     def test_change_that_is_applied_again_is_refused(self, target_kit: TargetKit) -> None:
-        """The answer to the first attempt may have been lost."""
+        """A change may be sent again because the answer to the first attempt was lost; it must be applied once."""
         self.begin(target_kit)
         change = change_of(ITEMS, [THREE], [{"id": 1}], after="a", place="b")
         self.apply(target_kit, change)
@@ -146,20 +146,21 @@ class TargetContract:
     def test_change_from_another_place_is_refused(
         self, target_kit: TargetKit, after: str | None, is_whole: bool
     ) -> None:
-        """Two processes deliver to one target: one of them is too late, and nothing of it is applied."""
+        """If two processes deliver to one target, the one that is too late must change nothing."""
         self.begin(target_kit)
         with pytest.raises(Overtaken):
             self.apply(target_kit, change_of(ITEMS, [THREE], after=after, place="b", is_whole=is_whole))
         self.check(target_kit, ITEMS, [ONE, TWO], "a")
 
     def test_change_of_a_table_without_a_place_is_refused(self, target_kit: TargetKit) -> None:
-        """The table was removed from the target: cdcflow then applies it whole."""
+        """If a table was removed from the target, a change of some rows must be refused; cdcflow then applies the whole
+        table."""
         with pytest.raises(Overtaken):
             self.apply(target_kit, change_of(ITEMS, [THREE], after="a", place="b"))
         assert self.place(target_kit, ITEMS) is None
 
     def test_two_open_connections_cannot_both_apply(self, target_kit: TargetKit) -> None:
-        """Both connections began at the same place."""
+        """Two connections may have begun at the same place: only the first to apply a change may succeed."""
         self.begin(target_kit)
         with closing(target_kit.open()) as first, closing(target_kit.open()) as second:
             assert first.places() == second.places()
@@ -191,7 +192,7 @@ class TargetContract:
         self.check(target_kit, table, [ONE, ONE, {"id": None, "name": None}], "a")
 
     def test_tables_have_separate_rows_and_places(self, target_kit: TargetKit) -> None:
-        """A table that stops does not stop the others."""
+        """Each table has its own place, so that a table that stops does not stop the others."""
         other = table_of("others")
         self.begin(target_kit)
         self.begin(target_kit, other, [THREE])
@@ -215,7 +216,7 @@ class TargetContract:
         ids=str,
     )
     def test_values_are_exact(self, target_kit: TargetKit, kind: pa.DataType, values: Sequence[Any]) -> None:
-        """NULL differs from each of them."""
+        """Every value must be stored exactly, and NULL must differ from each of these values."""
         table = table_of(id=pa.int32(), value=kind)
         rows = [{"id": n, "value": value} for n, value in enumerate([None, *values])]
         self.begin(target_kit, table, rows[:1])
@@ -223,7 +224,8 @@ class TargetContract:
         self.check(target_kit, table, rows, "b")
 
     def test_rows_that_are_read_back_are_those_at_their_place(self, target_kit: TargetKit) -> None:
-        """`cdcflow verify --targets` compares them with the log. It needs types that Arrow casts to the log's."""
+        """`cdcflow verify --targets` compares the rows that a target returns with the log, so their types must be ones
+        that Arrow casts to the log's."""
         exact = {"amount": pa.decimal128(10, 2), "day": pa.date32(), "at": pa.timestamp("us", tz="UTC")}
         table = table_of(id=pa.int32(), word=pa.string(), flag=pa.bool_(), **exact)
         values: dict[str, object] = {"word": "it's", "flag": True, "amount": Decimal("1.50"), "day": date(2026, 1, 31)}
@@ -244,7 +246,7 @@ class TargetContract:
 
     @pytest.mark.parametrize("name", ['a"b', "it's", "select", "x; DROP TABLE items", "Ünï", "`", "a.b", "with blank"])
     def test_names_are_data(self, target_kit: TargetKit, name: str) -> None:
-        """Names of tables and columns come from the source."""
+        """Names of tables and columns come from the source, so the target must quote them, whatever they contain."""
         table = table_of(name, key=(name,), **{name: pa.int32(), "plain": pa.string()})
         self.begin(target_kit, table, [{name: 1, "plain": "x"}])
         self.apply(target_kit, change_of(table, [{name: 2, "plain": "y"}], [{name: 1}], after="a", place="b"))
@@ -254,7 +256,8 @@ class TargetContract:
     def test_process_that_is_killed_leaves_a_change_whole_or_absent(
         self, target_kit: TargetKit, is_whole: bool
     ) -> None:
-        """This holds wherever the process dies. The next process continues at the place that it finds."""
+        """Wherever the process dies, the target has all of a change or none of it, and the next process continues at
+        the place that it finds."""
         rows, place = list[Mapping[str, Any]]([ONE, TWO]), "a"
         self.begin(target_kit)
         for number in range(KILLS):

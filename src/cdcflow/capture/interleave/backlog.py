@@ -135,7 +135,7 @@ class Backlog:
         tables = self.progress.tables
         return sorted((t for t, p in tables.items() if p.active), key=lambda t: (-tables[t].priority, t))
 
-    # ── keys, and how it went ────────────────────────────────────────────────────────────────────────────────────
+    # ── keys, and the ends of generations ─────────────────────────────────────────────────────────────────────────────
 
     def remember_partial(self, run: Transactions) -> None:
         """Remember the keys of rows with unchanged columns, for the tables that are being read.
@@ -148,15 +148,15 @@ class Backlog:
                 work.remember(run.moved_keys(table) if known.exhausted else run.partial_keys(table))
 
     def read_keys(self, table: TableId, keys: KeySet, next_offset: Offset) -> None:
-        """Have the rows with these keys read, because they arrive incomplete, if the table was already read or is being
-        read."""
+        """If the table was already read or is being read, have the rows with these keys read: the stream delivers them
+        incomplete."""
         work = self.work[table]
         self._begin_keys(table, next_offset)
         if work.collecting and self.progress.tables[table].state != "paused":
             work.remember(keys)
 
     def _begin_keys(self, table: TableId, next_offset: Offset) -> None:
-        """If the table was already read completely, begin to read only keys of it."""
+        """If the table was already read completely, have only the rows of remembered keys read from it."""
         known, work = self.progress.tables[table], self.work[table]
         if known.state == "done":
             work.forget_keys()
@@ -192,14 +192,14 @@ class Backlog:
         return False
 
     def stop(self, table: TableId, state: State, reason: str | None = None) -> None:
-        """End a table's generation in `state`: done, or early with a `reason`."""
+        """End a table's generation in `state`: "done", or another state, with the `reason` for ending early."""
         work = self.work[table]
         work.collecting = work.planning = False
         work.forget_keys()
         ended = replace(self.progress.tables[table], state=state, reason=reason, plan=None, cursor=None)
         ended = replace(ended, priority=0, rows_per_second_max=None, keys_ordered=None, to_repair=())
         whole_since = ended.since if state == "done" and not ended.has_base else ended.whole_since
-        # What a later generation has read is right, whatever was lost before it began.
+        # A generation that began after changes were lost has read every row again, so the gap is closed.
         is_mended = state == "done" and ended.gap is not None and ended.generation > ended.gap.generation
         gap = None if is_mended else ended.gap
         self.set(table, replace(ended, keys_since=None, whole_since=whole_since, gap=gap))
@@ -226,8 +226,8 @@ class Backlog:
         return self._lacking
 
     def record_repair(self, read: ChunkRead, first: Offset) -> None:
-        """Record a repairing chunk whose rows are in the log from offset `first`, and keep the keys that are left to
-        repair."""
+        """Record a chunk that repairs rows, which are in the log from offset `first`, and keep the keys that are left
+        to repair."""
         table, known = read.chunk.table, self.progress.tables[read.chunk.table]
         assert read.chunk.keys is not None  # noqa: S101 - a repairing chunk always has keys
         assert read.run is not None  # noqa: S101 - checked when it arrived
@@ -255,10 +255,10 @@ class Backlog:
     # ── commands ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def begin_generation(self, table: TableId, next_offset: Offset, *, by_order: bool = False) -> None:
-        """Begin a new generation of a table, which reads it from the start.
+        """Begin a new generation of a table, that is, read the table from the start.
 
-        `by_order`: because of a command, not because its rows changed; the last generation's priority and rate end
-        then.
+        `by_order`: a command requests it, not a change of the table's rows; the priority and rate of the last
+        generation then no longer hold.
         """
         known = self.progress.tables[table]
         if by_order:
@@ -285,7 +285,7 @@ class Backlog:
         """Have the rows with these keys read again. The log does not have the keys: keep them until they are read."""
         self.read_keys(table, keys, next_offset)
         known = self.progress.tables[table]
-        if self.work[table].collecting:  # otherwise all of it will be read
+        if self.work[table].collecting:  # otherwise the whole table will be read
             kept = keys if known.keys_ordered is None else keys.union(KeySet.from_text(known.keys_ordered))
             self.set(table, replace(known, keys_ordered=kept.distinct().to_text()))
             self.changed = True
@@ -317,7 +317,7 @@ class Backlog:
         known = self.progress.tables[table]
         self.work[table] = Work(self.limits.keys_per_chunk, known.row_version or self.work[table].version)
         gap = Gap(next_offset, known.generation + 1, epoch, "", position_text(position) or "", base=base)
-        # The state of a table that was completely read, so that only keys are read of it.
+        # This is the state of a table that was read completely, so from now on only remembered keys are read from it.
         attached = TableProgress(
             "done",
             gap.generation,

@@ -25,11 +25,12 @@ from cdcflow.model.table import TableId
 WHOLE_TRIES_MAX = 3
 LAG_MIN_S = 1.0
 LAG_PART = 0.25
-"""If a window is open for longer than `LAG_MIN_S` apart from reading, a chunk may take this part of it."""
+"""If a window stays open for longer than `LAG_MIN_S` in addition to reading, a chunk may take this part of that
+time."""
 LAG_GROWTH = 8.0
 SHARE_SLICED_MIN = 1 / 8
-"""A chunk's rows are read in at least this share of its time: windows that last longer hold changes for longer. What is
-missing to a smaller share is a pause between two windows."""
+"""The smallest share of a chunk's time in which its rows are read; the rest are pauses between its slices. Longer
+windows would hold changes for longer, so a smaller share is kept by pauses between two windows."""
 FAILURES_COUNTED = 7
 """The pause after a failure grows from 0.2 to 12.8 s."""
 
@@ -50,7 +51,7 @@ class ChunkChoice:
                 yield table
 
     def is_held(self, table: TableId) -> bool:
-        """Whether the pace makes this table wait.
+        """Whether the pace of reading makes this table wait.
 
         Once all ranges of a table are read, a pace that holds only ranges no longer does: the rows left are few, and
         the table is not whole without them.
@@ -64,12 +65,14 @@ class ChunkChoice:
         return known.exhausted and not known.to_repair and not self._backlog.work[table].keys
 
     def plan(self, table: TableId, next_offset: Offset, delivered: Delivered) -> PlanTable | None:
-        """Return the effect that has the table planned; None if it has a plan, or one is under way."""
+        """Return the effect that requests a plan of the table; None if the table has a plan or one is already
+        requested."""
         known, work = self._backlog.progress.tables[table], self._backlog.work[table]
         if known.plan is not None or work.planning:
             return None
         if not work.collecting:
-            # From now on every row is within the plan's bound, or a change that follows in the log moved it out of it.
+            # From now on every row is either within the plan's bound, or moved out of it by a change that follows in
+            # the log.
             work.collecting = True
             work.forget_keys()
             self._backlog.set(table, replace(known, since=next_offset))
@@ -89,7 +92,7 @@ class ChunkChoice:
             or known.plan is not None
             or not planned.visibilities
         ):
-            return no_ids()  # too late: a later answer counts, and gets this check itself
+            return no_ids()  # this answer is ignored; a later one gets this check
         work = self._backlog.work[planned.table]
         return np.unique(np.concatenate([v.hidden(work.planned_after) for v in planned.visibilities]))
 
@@ -118,7 +121,7 @@ class ChunkChoice:
             work.version, work.collecting = version, False
             return "moved"
         if planned.whole:
-            work.forget_keys()  # no row can be read by them, and the one chunk shows all of these rows
+            work.forget_keys()  # such a table has no key; its one chunk shows every row
         size = min(planned.size, self._rows_max(known) // planned.rows_per_unit_max)
         incarnation = getattr(planned.shape, "incarnation", known.incarnation)
         taken = replace(
@@ -163,7 +166,7 @@ class ChunkChoice:
             share=max(share, SHARE_SLICED_MIN),
         )
 
-    # ── how it went ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── after a chunk ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def put_back(self, chunk: Chunk) -> None:
         """Return the keys of a chunk that will not be in the log, so that they are read later."""
@@ -171,7 +174,7 @@ class ChunkChoice:
             self._backlog.work[chunk.table].remember(chunk.keys)
 
     def wait(self, table: TableId, now_us: int, *, failed: bool = False) -> None:
-        """Read nothing of the table until the retry pause is over.
+        """Do not read from the table until the retry pause is over.
 
         `failed`: the source could not be queried; the pause grows with each failure in a row.
         """
@@ -181,7 +184,7 @@ class ChunkChoice:
             work.failures = min(work.failures + 1, FAILURES_COUNTED)
 
     def wait_for(self, table: TableId, hidden: Uint64s) -> None:
-        """Read nothing of the table until these transactions are visible."""
+        """Do not read from the table until these transactions are visible."""
         self._backlog.work[table].hidden = hidden
 
     def is_held_up(self, table: TableId, delivered: Delivered) -> bool:
@@ -198,7 +201,7 @@ class ChunkChoice:
         """Choose the size of the table's next chunk: aim at the time target, at most double the size, and stay under
         the allowed number of rows.
 
-        `holding`: live transactions already wait for this window. `live`: some arrived since it was opened.
+        `holding`: live transactions already wait for the window that is open. `live`: some arrived since it was opened.
 
         A smaller chunk is not always a quicker one: each has its round trips to the source, and a busy machine may let
         any read wait. If the size followed every measurement, it would end at one unit and stay there. So the rows of a
@@ -242,14 +245,15 @@ class ChunkChoice:
             self._backlog.set(table, replace(known, size=max(1, known.size // 2)))
 
     def shrink_chunk(self, table: TableId) -> bool:
-        """Make the table's chunks smaller, because too much was held for one. False if they cannot be smaller."""
+        """Make the table's chunks smaller, because too many changes were held while a chunk was read. False if they
+        cannot be smaller."""
         known, work = self._backlog.progress.tables[table], self._backlog.work[table]
         work.overflows += 1
         self.read_less(table)
         return not known.whole or work.overflows < WHOLE_TRIES_MAX
 
     def count_in(self, read: ChunkRead, now_us: int, *, opened_us: int, held: bool, live: bool) -> None:
-        """Count a chunk that is in the log: the table continues after it.
+        """Record that a chunk is in the log: the table is read on after it.
 
         `held`: live transactions waited for it. `live`: some arrived while its window was open, since `opened_us`.
         """
@@ -276,7 +280,8 @@ class ChunkChoice:
             if not chunk.repairs:
                 work.remember(read.keys_left)
         elif chunk.keys is not None and len(chunk.keys) >= work.keys_max:
-            # All of them fitted. Grow by a quarter only: rows that were too large once may be again.
+            # The rows of all keys fitted into the chunk. Take only a quarter more keys: rows that were too large once
+            # may be so again.
             work.keys_max = min(self._backlog.limits.keys_per_chunk, work.keys_max + work.keys_max // 4 + 1)
         self._backlog.set(chunk.table, now)
 

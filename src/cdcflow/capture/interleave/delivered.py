@@ -1,8 +1,9 @@
 """Remembers which transactions the stream has delivered that a chunk's snapshot might not see yet.
 
 A commit reaches the source's log, and cdcflow, before other sessions see its rows: for microseconds on a quiet server,
-for as long as a synchronous standby makes it wait on another (hard case W01). The id of such a transaction is
-remembered here until some snapshot has seen it. Every later snapshot sees it too, so it can be forgotten then.
+and on a server with a synchronous standby for as long as the standby makes the commit wait (hard case W01). The id of
+such a transaction is remembered here until some snapshot has seen it. Every later snapshot sees it too, so it can be
+forgotten then.
 
 "Later" is the hazard: a chunk's snapshot that is already taken but not yet answered is not later. So a snapshot is only
 recorded at first. It is applied by `forget`, which the machine calls while no chunk is under way.
@@ -17,8 +18,8 @@ from cdcflow.model.change import Uint64s
 
 
 class Delivered:
-    """Ids of delivered transactions, oldest first. `count_max`: how many are remembered before a snapshot is
-    requested."""
+    """Ids of delivered transactions, oldest first. `count_max`: a snapshot is requested when more than this many are
+    remembered."""
 
     def __init__(self, ids: Uint64s, count_max: int) -> None:
         self._parts = [ids]
@@ -43,8 +44,8 @@ class Delivered:
     def record_snapshot(self, *visibilities: Visibility) -> None:
         """Record that a snapshot was taken, for `forget`.
 
-        With several visibilities, only ids that all of them see count as seen: one of them may just be a bound that the
-        snapshot does not go beyond.
+        With several visibilities, only ids that all of them see count as seen: a visibility may be only an upper bound
+        of what the snapshot sees.
         """
         if visibilities:
             self._snapshots.append(visibilities)
@@ -60,8 +61,8 @@ class Delivered:
         self._snapshot_at = max(self._count_max, 2 * self._count)
 
     def wants_snapshot(self) -> bool:
-        """Whether a snapshot should reduce the remembered ids: true once they are many, and again when their number
-        has doubled."""
+        """Whether to take a snapshot in order to forget ids: true once more than `count_max` are remembered, and again
+        each time their number has doubled."""
         if self._count <= self._snapshot_at:
             return False
         self._snapshot_at = 2 * self._count

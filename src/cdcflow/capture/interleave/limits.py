@@ -15,8 +15,8 @@ class Limits:
     processors, while a chunk goes into the log; so while any arrive, chunks aim at `chunk_time_live_s` and are read
     through one connection. Transactions that write to the chunk's own table also wait until the window ends; while any
     of those arrive, chunks aim at `chunk_time_busy_s`. `rows_per_second_max` is per table, 0: no limit. `backfill_new`:
-    read a table that was never captured at once; otherwise it waits for a `Backfill`. `retry_pause_us` is the pause
-    after a failed chunk. Keys of partial rows are read after the ranges, or before the next range if more than
+    at once read a table that was never captured; if false, such a table waits for a `Backfill`. `retry_pause_us` is the
+    pause after a failed chunk. Keys of partial rows are read after the ranges, or before the next range if more than
     `keys_waiting_max` wait. If more than `keys_max` keys of a table wait, the table is read again from the start.
     """
 
@@ -39,10 +39,10 @@ class Limits:
 class ReadingPace:
     """How fast the machine may read from a source that is busy; `capture.pacing` decides it.
 
-    `share`: for which share of the time the server may be busy with windows, above 0 and at most 1; below 1, chunks are
-    also smaller, and read in slices by sources that can.
-    `ranges_held`: no chunk of existing rows is begun; single rows are still read by key. `all_held`: nothing is read.
-    `rows_max`: how many rows may still be read, if that is limited.
+    `share`: the share of the time in which the server may be busy with windows, above 0 and at most 1. If it is below
+    1, chunks are also smaller, and sources that can read them in slices do so. `ranges_held`: no chunk of existing rows
+    is begun; single rows are still read by key. `all_held`: nothing is read. `rows_max`: how many rows may still be
+    read, if that is limited.
     """
 
     share: float = 1.0

@@ -4,17 +4,17 @@
     chunk                    rows read here
     change log   ──c──c──c──│ r r r r c──c──c │──c──▶        │: a cut; r: rows of the chunk
 
-`window_sequence` explains which of them comes first, and why that is right. `backlog` decides whose turn it is, and
-which rows must be read by key. This module handles changes that the source and operators make to the tables during a
-backfill.
+`window_sequence` explains in which order rows and changes enter the log, and why that is right. `backlog` decides whose
+turn it is, and which rows must be read by key. This module handles changes that the source and operators make to the
+tables during a backfill.
 
 Rows that a statement changes without writing them to the log (ALTER TYPE … USING). The source provides a *row version*,
 which differs after any such statement; rows are read again if the version they were read at is not the current one. The
 statement may give a row another key, and then only the sweep of the new generation removes the row under the old one:
 so nothing from before the statement may come after `since`. Hence the order: a version V is known, then a mark is
-written and arrives, then `since` is taken, and then the table is planned at the same V. There was no such statement in
-between, and everything before V is before `since`. If the version differs at the plan, it becomes the known one, and
-the steps start again with it.
+written and arrives, then `since` is taken, and then the table is planned at the same V. Then no such statement ran in
+between, and everything before V is before `since`. If the plan has another version, that version becomes the known one,
+and the steps start again.
 """
 
 from __future__ import annotations
@@ -196,21 +196,21 @@ class Interleave:
     def _compare_version(self, version: RowVersion, *, is_shown_again: bool) -> None:
         """Read a table again if its row version shows that its rows changed without being logged.
 
-        `is_shown_again`: the next check of the catalog would show the same. A change that only the stream showed counts
-        even if the version in the progress has changed.
+        `is_shown_again`: the next check of the catalog would report the same, so the comparison is ignored if the
+        version in the progress has changed since. A change that only the stream reports is never ignored.
         """
         known = self._backlog.get(version.table)
         if known is None or (known.row_version != version.known and is_shown_again):
             return  # planned again since then, or another comparison was quicker
         if version.changed:
             self._rows_changed(version.table)
-        # A change of rows may have left the version the same: a partition that was added, written to, and dropped.
+        # Rows may have changed and the version be the same: a partition was added, written to, and dropped.
         if self._backlog.keep_version(version) or version.changed:
             self._windows.wait_for_mark()
 
     def _rows_changed(self, table: TableId) -> None:
-        # Also if its backfill failed: the statement may have fixed the cause, and a table that it emptied would stay
-        # empty.
+        # A table whose backfill failed is read again too: the statement may have fixed the cause. And if it emptied the
+        # table, the table would otherwise keep its old rows.
         if not self._is_unread(table, "cancelled", "forgotten"):
             self._windows.again(table, "a statement changed its old rows")
             self._windows.wait_for_mark()  # rows from before the statement may follow in the same batch
@@ -222,8 +222,8 @@ class Interleave:
             self._windows.wait_for_mark()  # as above
 
     def _rows_incomplete(self, table: TableId, keys: KeySet) -> None:
-        # Not if its backfill failed: it would be tried and fail again with every such row. Until an operator requests a
-        # backfill, none of its rows is proven to be right.
+        # A table whose backfill failed is left alone: otherwise every such row would start a backfill that fails again.
+        # Its rows count as unproven in any case, until an operator requests a backfill.
         if self._is_unread(table, "cancelled", "failed", "forgotten"):
             return
         known = self._backlog.progress.tables[table]
@@ -253,11 +253,12 @@ class Interleave:
         told = {str(o.table or "capture"): f"{o.outcome}: {o.reason}" if o.reason else o.outcome for o in outcomes}
         record = CommandRecord(number, command.at_us, command.asked_by, command.op, told, command.details)
         self._backlog.note(record)
-        # Among the effects on the log, because the cut that stores the record must follow it.
+        # The answer is queued among the effects on the log, so that the cut with the record follows it.
         self._tail.effects.append(Answered(command.id, number, outcomes))
 
     def _order(self, order: Order) -> list[Outcome]:
-        """Carry out one order, table by table. One that does not fit changes nothing; its outcome gives the reason."""
+        """Carry out one order, table by table. If it does not fit a table, nothing changes there; the outcome gives the
+        reason."""
         if isinstance(order, Late):
             return [order.outcome]
         if isinstance(order, PauseCapture | ResumeCapture):

@@ -21,7 +21,7 @@ from cdcflow.model.position import Epoch, Offset, Position, Token
 from cdcflow.model.table import TableId
 
 Shape = Hashable
-"""A table's shape: the machine only compares them (`cdcflow.model.table.Table` in the product)."""
+"""A table's shape (a `cdcflow.model.table.Table`, or any value in tests): the machine only compares shapes."""
 
 
 class Transactions(Protocol):
@@ -49,7 +49,7 @@ class Transactions(Protocol):
 
 
 class Visibility(Protocol):
-    """Which of the transactions that the stream has delivered one snapshot can see."""
+    """Which of the transactions delivered by the stream a certain snapshot can see."""
 
     def hidden(self, xids: Uint64s) -> Uint64s:
         """Return those of these delivered transaction ids that the snapshot does not see."""
@@ -76,9 +76,9 @@ class Chunk:
     of the mark written before the chunk. `single_connection`: other transactions are arriving; the chunk is read
     through one connection, however large it is. `rows_max`: the limit on rows when the chunk is requested
     (`source.backfill.chunk_rows_max` and `rows_per_second_max`), which a source that reads more than `size` respects.
-    None means no limit. `share`: of the time, how much the server may be busy with this chunk. Below 1, a source that
-    can reads a range in short slices with pauses between them; others ignore it, and the machine pauses after the
-    chunk.
+    None means no limit. `share`: the share of the time in which the server may be busy with this chunk. Below 1, a
+    source that supports slices reads a range in short slices with pauses between them. Other sources ignore `share`,
+    and the machine pauses after the chunk.
     """
 
     table: TableId
@@ -138,9 +138,9 @@ class RowsFilled:
     `version` None: the log shows the statement at this position. Otherwise the catalog shows it, and the statement may
     be anywhere in the log.
 
-    `swapped`: the rows have the values that are in the log, but in another table, which took this one's name at this
-    position (gh-ost). Only tables being read are read again: a snapshot from before the swap that finds the new table
-    under the name shows what the new table already held then.
+    `swapped`: another table took this table's name at this position (gh-ost); its rows have the values that are in the
+    log for this table. A table is then read again only if it is being read: a chunk's snapshot may have found the new
+    table under the name before the stream reached the swap.
 
     `renamed`: (earlier, new) names of the columns that the statement renamed, if columns have no numbers.
     """
@@ -205,8 +205,8 @@ class RowVersion:
 class RowsCompared:
     """The result of a catalog check: the tables whose row version has changed.
 
-    A version counts only while its `known` is the version in the table's progress: the next check finds again whatever
-    this one found.
+    A version is ignored if its `known` is no longer the version in the table's progress; the next check compares the
+    table again.
     """
 
     found: tuple[RowVersion, ...]
@@ -225,10 +225,10 @@ class Planned:
 
     `units`: how many units the whole plan has, for progress and for the end of a range. `rows_per_unit_max`: a unit has
     no more rows than this; it bounds the first chunk, before any was measured. `whole`: the table has no key and must
-    be read by one chunk of kind "whole". `visibilities`: what the bound's snapshot can see. A row that was delivered
-    before it is visible would be above a greatest key: no chunk would show it, and the sweep would delete it. Empty if
-    the bound does not depend on what is visible (PostgreSQL: a file's length). `row_version` was queried before
-    anything was pinned.
+    be read by one chunk of kind "whole". `visibilities`: what the bound's snapshot can see. A delivered row that the
+    snapshot does not see yet may be above the greatest key: then no chunk would show it, and the sweep would delete it.
+    Empty if the bound does not depend on what is visible (PostgreSQL: a file's length). `row_version` was queried
+    before anything was pinned.
     """
 
     table: TableId
@@ -252,15 +252,14 @@ class ChunkRead:
     the transaction, the table's shape and the snapshot, which take as long for one row as for many.
 
     `visibilities` has several entries if several connections read parts of the chunk, or if a snapshot is bounded from
-    both sides (MySQL, a standby of PostgreSQL). Rows that one of them does not see may be missing, and a position in
-    the window must be right for all of them. A chunk of kind "whole" has at least one, and they may cover only the
-    chunk's own table (MySQL locks that one to take its snapshot).
+    both sides (MySQL, a standby of PostgreSQL). Rows that any of them does not see may be missing, and the chunk's
+    place among the held transactions must be right for all of them. A chunk of kind "whole" has at least one, and they
+    may cover only the chunk's own table (MySQL locks only this table to take the snapshot).
 
     `rewritten`: the table is no longer what the plan pinned (VACUUM FULL, TRUNCATE, …); nothing was read, and the table
-    must be planned and read from the start. `keys_left`: of a chunk of kind "keys", the keys that were not looked up,
-    because the rows of the others are already large enough. `deleted`: how many deletes the run begins with (see
-    `Chunk.repairs`). `idle_seconds`: the part of `seconds` in which the server had nothing to do for the chunk (see
-    `Chunk.share`).
+    must be planned and read from the start. `keys_left`: for a chunk of kind "keys", the keys that were not looked up
+    because the rows found so far fill the chunk. `deleted`: how many deletes the run begins with (see `Chunk.repairs`).
+    `idle_seconds`: the part of `seconds` in which the server had nothing to do for the chunk (see `Chunk.share`).
     """
 
     chunk: Chunk
@@ -349,7 +348,7 @@ class Adjust:
 
 @dataclass(frozen=True, slots=True)
 class Reread:
-    """Read the current rows with these keys again. A key without a row yields none."""
+    """Read the current rows with these keys again. A key that has no row is ignored."""
 
     table: TableId
     keys: KeySet
@@ -380,7 +379,7 @@ class Proven:
     position: Position
     epoch: Epoch
     base: str = ""
-    """For a table with a base: which one was compared (`Attach`)."""
+    """The name of the base that was compared (see `Attach`); "" if the table has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +396,7 @@ class Attach:
 
 @dataclass(frozen=True, slots=True)
 class PauseCapture:
-    """Read nothing more of the source, also after a restart, until `ResumeCapture`. A cut follows at once."""
+    """Stop reading from the source until `ResumeCapture`, even after a restart. A cut follows at once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ COMMANDS_KEPT = 50
 REPAIRS_KEPT = GAPS_KEPT = 50
 """How many repairs and gaps a checkpoint lists, as with commands."""
 MISSED_KEPT = 4
-"""The same: how often in one segment a table may lack changes."""
+"""How many entries of `TableProgress.missed` a checkpoint lists; older ones are in the checkpoints of older
+segments."""
 
 State = Literal["waiting", "reading", "done", "paused", "cancelled", "failed", "forgotten"]
 
@@ -112,12 +113,12 @@ class TableProgress:
                   were lost since, or the table was not captured for a while
     `priority`, `rows_per_second_max`  what an operator adjusted (higher first; 0: no limit, None: the settings') until
                   the generation ends
-    `shape`       of a table if this generation has read no row of it: its shape at the start of the capture
-                  (`Table.to_text`), because nothing else in the log need contain its columns. None: its rows do
+    `shape` if this generation has read no row of the table: the table's shape at the start of the capture
+                  (`Table.to_text`), because the log may contain its columns nowhere else. None: its rows contain them
     `keys_ordered`  the keys that operators requested to be read again and that are not all read yet, as
                   `KeySet.to_text`
     `to_repair`   the unfinished requests to repair rows, oldest first, each with the keys that are left of it
-    `gap`         where changes of it were lost and its rows were kept, or where it got a base; until a later generation
+    `gap` where its changes were lost and its rows were kept, or where it got a base; None once a later generation
                   is done
     `missed`      where the log began to lack changes, because they could not leave the source: the offset and the
                   generation, of the latest times. A later generation has every row; earlier offsets are not affected
@@ -185,7 +186,7 @@ class TableProgress:
 
     @property
     def collects_from(self) -> Offset | None:
-        """The offset from which on the keys of partial rows must be read; None if none need be."""
+        """The offset since which partial rows must be read again by their keys; None if no rows need be."""
         if self.keys_since is not None:
             return self.keys_since
         return self.since if self.active and self.plan is not None else None
@@ -193,7 +194,7 @@ class TableProgress:
     def next_generation(self, since: Offset, incarnation: int | None = None) -> TableProgress:
         """Return the progress of the table's next backfill, which reads it from the start.
 
-        `incarnation`: that of another table, which now has the name; None if it is the same table.
+        `incarnation`: the incarnation of a different table that now has the name; None if the table is the same.
         """
         return TableProgress(
             "waiting",
@@ -440,5 +441,5 @@ def _table_progress(entry: Mapping[str, Any]) -> TableProgress:
     gap = told.pop("gap", None)
     missed = tuple((Offset(offset), generation) for offset, generation in told.pop("missed", ()))
     known = TableProgress(**told, to_repair=to_repair, gap=None if gap is None else Gap(**gap), missed=missed)
-    # An older cdcflow did not store it.
+    # A checkpoint of an older cdcflow has no `whole_since`.
     return replace(known, whole_since=known.since) if known.state == "done" and "whole_since" not in entry else known

@@ -28,7 +28,7 @@ def _known_tables(
         if table in tables:
             incarnation = getattr(tables[table], "incarnation", known.incarnation)
             same = known.state != "forgotten" and known.incarnation == incarnation
-            # Changes from while it was not captured, or of the table that had its name before, are not in the log.
+            # The log lacks changes of this table: it was not captured for a while, or it is new under this name.
             lost = replace(known, whole_since=None, gap=without_base(known.gap))
             now = known if same else lost.next_generation(next_offset, incarnation)
             now = with_shape(now, tables[table])

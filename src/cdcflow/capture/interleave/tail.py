@@ -12,7 +12,8 @@ from cdcflow.model.position import Offset, Position
 
 @dataclass(slots=True)
 class Tail:
-    """The end of the change log: the next numbers to assign, and the source's position through which all is appended.
+    """The end of the change log: the next numbers to assign, and the source's position up to which everything is
+    appended.
 
     `commit_ts`: the latest time of the source that arrived with such a position; 0 before the first one.
     """

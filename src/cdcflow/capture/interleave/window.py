@@ -39,9 +39,9 @@ class Window:
     """An open window: the chunks between its two marks, and the transactions that wait for them.
 
     `chunks`: the chunks that were not abandoned. `reads`: the chunks that were read so far. `before`: the ids delivered
-    before the low mark, in stream order; None until it has arrived. `held`: the transactions from the first one on that
-    touches a table of the window, in order. `live`: transactions have arrived since the window was opened, whichever
-    tables they touch. `opened_us`: the time at which it was opened.
+    before the low mark, in stream order; None until it has arrived. `held`: the transactions that wait, in order,
+    beginning with the first that touches a table of the window. `live`: transactions have arrived since the window was
+    opened, whichever tables they touch. `opened_us`: the time at which it was opened.
     """
 
     number: int

@@ -4,11 +4,11 @@
     chunk                    rows read here
     change log   ──c──c──c──│ r r r r c──c──c │──c──▶        │: a cut; r: rows of the chunk
 
-Write low; when it is written read the chunk, in one snapshot; when the rows arrive write high. (The first two are
-requested together: the source reads while the machine is still busy with the previous chunk.) Transactions that arrive
-between low and high *in the log* are held, starting with the first one that touches a table of the window. When high
-arrives through the log, the chunk's rows go first, then the held transactions, then a cut. Readers see all of it or
-nothing.
+The low mark is written first, then the chunk is read in one snapshot, and when its rows have arrived, the high mark is
+written. (The first two are requested together: the source reads while the machine is still busy with the previous
+chunk.) Transactions that arrive between low and high *in the log* are held, starting with the first one that touches a
+table of the window. When high arrives through the log, the chunk's rows go first, then the held transactions, then a
+cut. Readers see all of it or nothing.
 
 Why this is right, for a row R that the chunk shows with the value of its snapshot S:
 - Changes of R that S does not see commit after S, so after low; they are held and come after R's row. They are replayed
@@ -60,7 +60,8 @@ from cdcflow.model.position import Epoch, Offset, Position, Token
 from cdcflow.model.table import TableId, word
 
 PAUSE_MAX_US = 10_000_000
-"""The longest pause between two windows. A window may have taken long for another reason than its reading."""
+"""The longest pause between two windows. The pause is computed from the time that a window was open, which may have
+been long for other reasons than reading."""
 
 
 class WindowSequence:
@@ -79,7 +80,8 @@ class WindowSequence:
         self.asks: list[Effect] = []
         self.window: Window | None = None
         self._windows = 0
-        # No table is planned before the low mark of this window, or of a later one, has arrived (0: it has).
+        # No table is planned before the low mark of this window, or of a later one, has arrived (0: nothing to wait
+        # for).
         self._caught_up_by = 0 if epoch == 1 else 1
         self._mark_not_before_us = 0
         self._open_not_before_us = 0
@@ -136,7 +138,7 @@ class WindowSequence:
             self._give_up_overflow(window)
 
     def advance(self, position: Position, commit_ts: int) -> None:
-        # What is held will be appended after this: the time, like the position, must not run ahead of it.
+        # Held transactions are appended later, so neither the position nor the time may move past them.
         if not self.holding and (position != self._tail.position or commit_ts > self._tail.commit_ts):
             self._tail.reach(position, commit_ts)
 
@@ -153,7 +155,7 @@ class WindowSequence:
             self._high_seen(window, seen)
 
     def _pass(self, seen: MarkSeen) -> None:
-        """Handle a mark that means nothing, or no longer does: it causes no cut, but the next cut may be after it."""
+        """Move the end of the log past a mark that needs no cut by itself, so that the next cut may be after it."""
         if not self.holding:
             self._tail.move(seen.position, seen.commit_ts)
 
@@ -229,8 +231,8 @@ class WindowSequence:
             if self._choice.is_held(table):
                 continue
             if self._choice.is_held_up(table, self._delivered):
-                # Reading it now would be useless: a snapshot answers the question as well as a chunk and costs the
-                # source little.
+                # A chunk that does not see those transactions would be discarded. A snapshot shows as well whether they
+                # are visible, and costs the source little.
                 self._choice.wait(table, self._now_us)
                 wants_snapshot = True
                 continue
@@ -279,7 +281,7 @@ class WindowSequence:
         if table in window.reads or not window.low_written:
             raise InvariantViolated(f"chunk {chunk.number} of {table} was read twice, or before its low mark")
         if read.rewritten:
-            if chunk.repairs:  # its keys may not be the table's keys now; reading the table again repairs it too
+            if chunk.repairs:  # the table may have another key now; reading it again repairs it too
                 self.again(table, "it was rewritten while rows of it were to be repaired")
                 return
             self._give_up(table, "the table was rewritten")
@@ -289,7 +291,7 @@ class WindowSequence:
             raise InvariantViolated(f"chunk {chunk.number} of {table} ({chunk.kind}) came without rows or snapshot")
         self._choice.adapt_size(read, holding=bool(window.held), live=window.live)
         window.reads[table] = read
-        if chunk.kind != "whole":  # it need see only its own table
+        if chunk.kind != "whole":  # the snapshot of a whole chunk may cover only its own table
             self._delivered.record_snapshot(*read.visibilities)
         if (reason := window.conflict(table, window.held)) is not None:
             self._give_up(table, reason)
@@ -381,7 +383,7 @@ class WindowSequence:
     def chunk_failed(self, failed: ChunkFailed) -> None:
         inside = frozenset() if self.window is None else self.window.tables
         if failed.table is None:
-            self._is_taking_snapshot = False  # it may have been the snapshot, or a mark: a second one does no harm
+            self._is_taking_snapshot = False  # perhaps the snapshot failed; a second one is harmless
             for table in sorted(inside):
                 self._give_up(table, failed.reason)
             if self.window is not None and not inside:
@@ -433,7 +435,7 @@ class WindowSequence:
         table, known = refused.table, self._backlog.get(refused.table)
         if known is None or known.state == "forgotten" or known.lacks_changes:
             return
-        self.leave_all()  # what is held is from before: it gets lower offsets than what is missing
+        self.leave_all()  # held transactions precede the missing changes, so they get lower offsets
         self._backlog.lose_changes(table, self._epoch, self._tail.next_offset, refused.position)
         self.stop(table, "failed", refused.reason)
 
@@ -451,7 +453,7 @@ class WindowSequence:
         """Close the window, so that nothing is held and a cut is possible at once. Its chunks are read again later."""
         for table in () if self.window is None else sorted(self.window.tables):
             self.leave(table)
-        if self.window is not None:  # one without chunks: it holds nothing
+        if self.window is not None:  # a window without chunks, which holds nothing
             self._close_window()
 
     def tell(self, event: str, **fields: object) -> None:

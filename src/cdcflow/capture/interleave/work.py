@@ -11,9 +11,10 @@ from cdcflow.model.change import KeySet, Uint64s
 
 KEYS_UNSORTED_MAX = 10_000
 QUIET_WINDOWS_MIN = 20
-"""After chunks were shortened, they stay short until this many windows in a row gave no reason for it."""
+"""Once a table's chunks are made smaller, they stay so until this many windows in a row held nothing back."""
 PACES_KEPT = 3
-"""The fastest of this many chunks counts: on a busy machine half of the reads wait for a processor."""
+"""A chunk's size follows the fastest of this many latest chunks: on a busy machine half of the reads wait for a
+processor."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from cdcflow.model.table import Table
 
 
 class NoText(Exception):
-    """Raised when, for some columns, the server cannot produce a text that is the same on every side, so their rows
-    must be read. `columns` gives the reason for each."""
+    """Raised if, for some columns, the server cannot produce the text that the copy's engine produces, so the rows must
+    be read. `columns` gives the reason for each."""
 
     def __init__(self, columns: Mapping[str, str]) -> None:
         super().__init__("; ".join(f"column {name}: {why}" for name, why in columns.items()))

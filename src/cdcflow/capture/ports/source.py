@@ -63,7 +63,7 @@ class Preview:
 
 
 TransactionsBack = Callable[[Callable[[Position], bool]], pa.Table]
-"""`Log.transactions_back`."""
+"""The type of `Log.transactions_back`."""
 
 
 class SourceHistory(Enum):

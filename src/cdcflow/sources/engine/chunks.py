@@ -381,8 +381,9 @@ class Chunks(Generic[C, P, R]):
         try:
             snapshot, shape, (asked, began), decoded = self._run(chunk, first)
         finally:
-            # No thread must keep reading for a chunk that was abandoned. The first part's transaction is over here: a
-            # change of the table's shape may be waiting for it, and other parts for that change.
+            # No thread must keep reading for a chunk that was abandoned. This waits only after the first part's
+            # transaction has ended: a change of the table's shape may wait for that transaction, and the other parts
+            # for that change.
             settle(later)
         found = [decoded(), *(part.result() for part in later)] if decoded is not None else []
         found = _parts_of_chunk(chunk.table, found)

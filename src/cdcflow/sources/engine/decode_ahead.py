@@ -1,6 +1,6 @@
 """Decodes a backlog in a separate thread, while the loop encodes and writes the changes before.
 
-    the thread   turn ──▶ answer ──▶ answer …      a turn: receive, cut, decode; never more than `ANSWERS_MAX` wait
+    the thread   turn ──▶ answer ──▶ answer …      a turn: receive, cut, decode; at most `ANSWERS_MAX` answers wait
     the loop             take ──▶ encode, write ──▶ take …
 
 For one change at a time a second thread only adds delay: two hand-overs, and a wait for the interpreter lock. So the

@@ -28,7 +28,7 @@ def password_refused(
 ) -> PasswordRefused:
     """Return the error for a refused password.
 
-    `has_password`: the settings name one; `was_sent`: one was sent, wherever it is from; `note`: more about the
+    `has_password`: the settings name one; `was_sent`: a password was sent, whatever its origin; `note`: more about the
     settings.
     """
     if has_password:

@@ -94,7 +94,7 @@ class KeyProgress:
 
     def planned_backfill(self, table: Table, generation: int, plan: KeyPlan, rows: int) -> Planned:
         """Return the plan of a backfill that reads up to the plan's bound. `rows`: the server's estimate."""
-        self._last.pop(table.id, None)  # how far apart keys were is meaningless for another key
+        self._last.pop(table.id, None)  # a new plan may have another key, so the old distances mean nothing
         units, whole = max(rows, 1), not table.key
         return Planned(table.id, generation, plan.to_json(), FIRST_ROWS, units, shape=table, whole=whole)
 
@@ -132,7 +132,8 @@ class KeyedTable(OrderedTable[C, F]):
             return []
         rows, last = _rows(chunk), self.last
         if last is not None and last.row_bytes:
-            # If a part ends early, the rows of later parts are read in vain.
+            # Aim at half the limit on bytes: if a part reaches its limit and ends early, the rows of later parts were
+            # read in vain.
             rows = min(rows, max(1, CHUNK_BYTES_MAX // 2 // last.row_bytes))
         wanted = sizes(rows, at_once if self.key.is_sought else 1, PART_ROWS_MIN)
         after = KeyCursor.from_json(chunk.after).row

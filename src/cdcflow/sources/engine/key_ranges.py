@@ -30,7 +30,8 @@ from cdcflow.sources.engine.slices import Slices
 from cdcflow.sources.engine.table_key import KEYS_AT_ONCE, Literals, TableKey
 
 KEYS_GROWTH = 16
-"""Each query by key reads at most this many times the rows of all before: the first ones may be small."""
+"""A query by keys requests at most this many times as many rows as all queries before it, whose rows may have been
+unusually small."""
 
 
 class FetchedRows(Protocol):
@@ -82,7 +83,7 @@ class OrderedTable(ABC, Generic[C, F]):
     """A table in the order of its key, in one snapshot. `key` has no columns if the table has no key."""
 
     slices: Slices | None = None
-    """Those in which `read` reads; without any, one statement reads a part's rows."""
+    """The slices in which `read` reads a part. None: one statement reads all of a part's rows."""
 
     def __init__(self, connection: C, snapshot: Snapshot, shape: Table, key: TableKey) -> None:
         self.connection = connection
@@ -151,8 +152,8 @@ class OrderedTable(ABC, Generic[C, F]):
     ) -> list[KeyRange]:
         """Split the next rows after `after` into parts of about these sizes; fewer parts if the rows end before.
 
-        Together the parts end at about `bytes_max`. `stride`: that of the last chunk, if it had one; the splits are
-        then guessed from it.
+        Together the parts have at most about `bytes_max` bytes. `stride`: the mean distance of the last chunk's keys,
+        from which the splits are guessed; None if it is unknown.
         """
         parts: list[KeyRange] = []
         each = bytes_max // len(sizes)
@@ -294,11 +295,11 @@ class OrderedTable(ABC, Generic[C, F]):
             room = bytes_max - size if looked_for else None
             rows = self.fetch(f"{self.select} WHERE {condition}", room)
             if room is not None and (not rows.is_whole or len(rows.data) > room):
-                break  # larger than those before: another chunk reads them
+                break  # larger than earlier rows: the next chunk reads them
             found.append(self.decode(rows))
             size += len(rows.data)
             looked_for += len(these)
-            # As many as will fit, if their rows are like those before.
+            # The number of keys whose rows fit, if these rows are as large as the earlier ones.
             likely = max(bytes_max - size, 0) * looked_for // max(size, 1)
             some = min(KEYS_AT_ONCE, KEYS_GROWTH * looked_for, likely)
         _, left = keys.take(looked_for)

@@ -46,7 +46,7 @@ class SessionLease(ABC, Generic[C]):
 
     @abstractmethod
     def _holder(self, connection: C) -> Holder | None:
-        """Who has the lock."""
+        """Return the process or session that has the lock; None if the lock is free."""
 
     def hold(self) -> bool:
         is_renewed = self._is_held and self._connection is not None

@@ -19,7 +19,7 @@ class Unknown(Exception):
 
 
 Reading = Callable[[C], float]
-"""Reads one gauge. Raises `Unknown`."""
+"""Reads one gauge. Raises `Unknown` if it cannot."""
 
 
 class SqlProbe(Generic[C]):

@@ -8,7 +8,7 @@ from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.model.table import TableId
 
 COMPARISON = "a comparison was requested"
-"""Why there will be a gap at a server that may have everything."""
+"""The reason given for a gap at a server that may have every change, if an operator requested a comparison."""
 
 
 def lagging(error: HistoryLost) -> ConfigurationError:

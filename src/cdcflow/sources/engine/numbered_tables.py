@@ -21,13 +21,15 @@ M = TypeVar("M")
 class NumberedTables(Generic[M]):
     """The meanings of table numbers in one part of the log, whose messages are numbered from 0.
 
-    `known`: the meanings before the part; once all messages that define one were passed to `define`, those after it.
+    `known`: the meanings before the part. `define` updates it, so after the last definition it has the meanings after
+    the part.
     """
 
     def __init__(self, known: dict[int, M]) -> None:
         self.known = known
         self.since: dict[int, list[tuple[int, M]]] = {}
-        """The meanings of those that were defined in this part, each with the number of its message; -1: before it."""
+        """For each number defined in this part: its meanings, each with the message that defined it (-1: known before
+        the part)."""
 
     def define(self, number: int, message: int, meaning: M) -> None:
         """Give a number this meaning, starting with this message."""
@@ -36,7 +38,8 @@ class NumberedTables(Generic[M]):
         self.known[number] = meaning
 
     def forget(self) -> None:
-        """Remove the meanings of all numbers, except for the messages before the next definition."""
+        """Forget what all numbers mean after this part. In this part, a number keeps its meaning until its next
+        definition."""
         for number, meaning in self.known.items():
             self.since.setdefault(number, [(-1, meaning)])
         self.known.clear()

@@ -40,7 +40,7 @@ class RenewableSecret(Protocol):
     def __call__(self) -> str | None: ...
 
     def after_refusal(self, refused: str | None) -> str | None:
-        """Return another password, after the server refused this one; None if it has no other."""
+        """Return another password, after the server refused this one; None if no other is available."""
         ...
 
 
@@ -77,10 +77,10 @@ class PrintedPassword:
             return self._current()
 
     def after_refusal(self, refused: str | None) -> str | None:
-        """Return another password than the refused one: one that another thread has got in the meantime, or the one
-        that the command prints now.
+        """Return a password other than the refused one: if another thread has obtained one in the meantime, that one;
+        otherwise the command runs again.
 
-        None if it prints the same again. Raises as a call does.
+        None if the command prints the refused password again. Raises as a call does.
         """
         with self._lock:
             if self._printed == refused:

@@ -41,11 +41,11 @@ class ColumnPolicy:
 PLAIN = ColumnPolicy()
 
 Policies = Mapping[TableId, Mapping[int, ColumnPolicy]]
-"""By table and column number, for every column of a captured table that such a setting concerns."""
+"""The policies by table and column number, of every column of a captured table that such a setting concerns."""
 
 
 ByShape = Mapping[Table, Mapping[int, ColumnPolicy]]
-"""The same by the table's shape."""
+"""The same policies, by the tables' shapes."""
 
 
 def to_json(policies: Policies) -> str:
@@ -71,7 +71,8 @@ def changed_columns(
     found = {}
     for column in table.columns:
         kept = now.get(column.number, PLAIN)
-        # A setting concerns this column, but no list contains it: it was added since, and this setting wrote its rows.
+        # A general setting concerns this column, but `before` lacks it: the column was added later, and its rows were
+        # written under this setting.
         then = before.get(column.number, PLAIN if kept.by_name else kept)
         if then.type != kept.type or then.special not in ("", kept.special):
             found[column.number] = then, kept

@@ -112,8 +112,8 @@ def remedy(then: str = "run `cdcflow apply`") -> str:
 
 
 def check_at_first_start(address: object, find_problem: Callable[[], str | None]) -> None:
-    """Check that rows can be read at the server of the settings, if it answers. `find_problem`: why they cannot; None
-    if they can.
+    """Check that rows can be read at the replica that the settings name, if it answers. `find_problem`: why they
+    cannot; None if they can.
 
     Raises:
         ConfigurationError: they cannot.
@@ -121,7 +121,7 @@ def check_at_first_start(address: object, find_problem: Callable[[], str | None]
     try:
         why = find_problem()
     except SourceUnavailable:
-        return  # chunks wait for it
+        return  # it does not answer; chunks will wait for it
     if why is not None:
         raise ConfigurationError(
             f"no rows can be read from {address} ({SETTING}): {why}",

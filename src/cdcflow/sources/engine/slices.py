@@ -16,14 +16,16 @@ from collections.abc import Callable
 from cdcflow.model.table import TableId
 
 SLICE_S = 0.0004
-"""What a slice aims at. The longer it is, the longer a commit waits for the processor; with shorter ones the statements
-themselves become most of the work."""
+"""The duration that a slice aims at. The longer it is, the longer a commit waits for the processor; the shorter it is,
+the larger is the part of the work that statements cost by themselves."""
 SLICE_S_MAX = 0.002
-"""The most that a slice aims at where round trips are long: with less, most time would pass between slices."""
+"""The longest duration that a slice aims at. Slices become longer where round trips are long, because otherwise most
+time would pass between them."""
 FIRST_SIZE = 4
 GROWTH_MAX = 2.0
 FORGETTING = 1.2
-"""The shortest round trip counts, and a longer one slowly replaces it: the way to the server may have changed."""
+"""The shortest round trip counts. At each measurement it may grow by this factor, because the way to the server may
+have changed."""
 PAUSE_S_MAX = 1.0
 
 
@@ -75,7 +77,7 @@ class SlicePace:
 
 
 class Slices:
-    """The sizes of one chunk's slices. Asking for the next one pauses.
+    """Yields the sizes of one chunk's slices. Each iteration first pauses for the slice before.
 
     `idle_s`: how long the server was idle between them so far, in seconds.
     """

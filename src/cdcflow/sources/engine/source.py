@@ -195,7 +195,7 @@ class SqlSource(ABC, Generic[C, S, E]):
             self._connector.discard(connection)
         self._captured = frozenset(t.id for t in begun.selected.good)
         kept = self._describe(begun.selected)
-        # The caller requests the tables next: what was just read of a thousand of them is not read again.
+        # The caller calls `tables` next. The shapes are kept for that call, because there may be thousands to describe.
         self._prepared_tables = list(kept)
         self._state = self._with_policies(begun.state, policies.by_table(kept))
         prepared = replace(checkpoint, position=begun.position, source=self._state.write())

@@ -1,8 +1,8 @@
 """A transaction too large for memory: the facts about it that cdcflow keeps while its rows go into a spool.
 
 Its rows may still be rolled back, one part at a time (a sub-transaction, or the rows since a savepoint), so everything
-is counted by part. Once the transaction is committed, the remaining rows answer the questions of the interleave
-machine.
+is counted by part. Once the transaction is committed, the counts of the remaining rows are what the interleave machine
+needs.
 """
 
 from __future__ import annotations

@@ -22,8 +22,8 @@ StatementEffect = Literal[
 ]
 """What a statement does to the rows of a table in the log: `added`: they are read for the first time; `kept`: they
 stay, and get no more changes; `emptied`: the log gets a truncate; `stops`: the capture ends with an error; `refused`:
-the server does not execute it; `depends`, `unknown`: on what the statement does not show, and the answer names;
-`not captured`: the settings do not select the table."""
+the server does not execute it; `depends`, `unknown`: the effect depends on facts that the statement does not show and
+the answer names; `not captured`: the settings do not select the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def unknown_statement(why: str, remedy: str = "") -> ConfigurationError:
 TypeOf = Callable[[TableId, str, str], ColumnType]
 """The type of a column from the text of a statement: table, column, text. Raises ValueError if it is unknown."""
 Numbers = Callable[[Table, Sequence[Column]], Sequence[Column]]
-"""Gives the columns of a table's next shape their numbers; new ones have 0."""
+"""Assigns their numbers to the columns of a table's next shape, in which new columns still have the number 0."""
 
 
 def edit_table(table: Table, edits: Iterable[ColumnEdit], type_of: TypeOf, numbers: Numbers) -> Table:

@@ -1,7 +1,7 @@
 """Reads the state that an earlier run stored about its source in a checkpoint. Pure.
 
-Each dialect has one frozen class for it, with a pair of `read` and `write`. The stored form is a mapping of texts: that
-of an earlier cdcflow may lack entries, and entries that a later one of the same version added stay in it.
+Each dialect has one frozen class for it, with a pair of `read` and `write`. The stored form is a mapping of texts. An
+earlier cdcflow may have stored fewer entries. Entries that a later cdcflow added under the same version are preserved.
 """
 
 from __future__ import annotations

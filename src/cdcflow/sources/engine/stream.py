@@ -19,11 +19,11 @@ class BulkStream(ABC):
 
     def __init__(self) -> None:
         self._failure: CdcflowError | None = None
-        """Raised by the next turn that has no events."""
+        """The error that the next turn raises, once the events before it are returned; None if there is no error."""
         self._more = False
-        """More can be received without waiting."""
+        """Whether more can be received without waiting."""
         self._is_backlog = False
-        """Much is arriving: another thread decodes it."""
+        """Whether so much is arriving that another thread should decode it."""
         self._is_closed = False
         self._ahead: DecodeAhead[Sequence[StreamEvent]] = DecodeAhead(
             self._turn, lambda: self._is_backlog and self._failure is None

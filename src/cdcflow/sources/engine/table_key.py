@@ -25,7 +25,7 @@ class KeyColumn:
     """One column of a key, as SQL.
 
     `quoted`: its quoted name. `selected`: the expression to select so that `cell_literal` can read it. `comparable`:
-    the column in a comparison that agrees with ORDER BY on it. Both literals return a value as SQL: `cell_literal` from
+    the column in a comparison that agrees with ORDER BY on it. Two functions return a value as SQL: `cell_literal` from
     the bytes that the server sent, `value_literal` from the log's value.
     """
 

@@ -37,7 +37,7 @@ from cdcflow.testing.sources.stream import StreamScenarios
 class Contract(Scenarios):
     """The common base of all suites.
 
-    A subclass names its kit, so that the acts that the kit's database cannot do are known before tests run.
+    A subclass names its kit, so that it is known before tests run which acts the kit's database cannot do.
     """
 
     kit: ClassVar[type[SourceKit]]
@@ -51,10 +51,11 @@ class Contract(Scenarios):
             act: Act | None = getattr(getattr(cls, name), "needs", None)
             if act is not None and act in cls.kit.cannot:
                 cls.unclaimed[name] = f"{act}: {cls.kit.cannot[act]}"
-                setattr(cls, name, None)  # it is not collected
+                setattr(cls, name, None)  # so that pytest does not collect it
 
     def test_only_what_the_database_cannot_do_is_unclaimed(self) -> None:
-        """No scenario is skipped silently: each that does not run has an act that the kit names, and its reason."""
+        """No scenario is skipped silently: one that does not run needs an act that the kit's database cannot do, and
+        the kit gives the reason."""
         suite = next(base for base in type(self).__mro__ if Contract in base.__bases__)
         missing = {name for name in scenarios(suite) if getattr(self, name, None) is None}
         assert missing == set(self.unclaimed)
@@ -75,7 +76,7 @@ class SourceContract(Contract, StreamScenarios, ChunkScenarios, StatementScenari
 class FenceContract(Contract, StreamScenarios, ChunkScenarios):
     """The scenarios that depend on how a source knows what its chunks see.
 
-    Use it for a second fence of a dialect that passes the whole contract with its first one.
+    Use it if a dialect has two kinds of fences, and passes the whole contract with the other kind.
     """
 
 

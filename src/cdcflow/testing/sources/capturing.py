@@ -1,7 +1,7 @@
 """A whole capture of a source into a log in memory, for scenarios whose outcome is a table, not an event.
 
-The effect of a statement differs by dialect: rows that are read again, a truncate, another shape, a check of the
-catalog. The end must be the same everywhere: the folded log equals the source.
+How a dialect learns of a statement differs: rows are read again, a truncate or another shape arrives, or a check of the
+catalog finds it. The end must be the same everywhere: the folded log equals the source.
 """
 
 from __future__ import annotations

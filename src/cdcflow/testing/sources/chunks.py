@@ -39,7 +39,7 @@ class ChunkScenarios(Scenarios):
         source.close()
 
     def test_chunk_and_stream_give_the_same_row(self, source_kit: SourceKit) -> None:
-        """T38: a row must not depend on how it was read."""
+        """A row's values must not depend on whether a chunk or the stream brought it (hard case T38)."""
         source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute("INSERT INTO items VALUES (1, 'ärger '), (2, ''), (3, NULL), (-2147483648, '0')")
         streamed = rows_of(self.stream_to_mark(source, checkpoint), source_kit.table)
@@ -51,7 +51,8 @@ class ChunkScenarios(Scenarios):
         source.close()
 
     def test_chunk_sees_what_was_committed_before_its_low_mark(self, source_kit: SourceKit) -> None:
-        """Its snapshot begins after the mark exists: it shows what was committed before, and no older row."""
+        """A chunk's snapshot is taken after its low mark exists, so it shows everything committed before, and no older
+        row."""
         source_kit.execute("INSERT INTO items VALUES (1, 'old')", "INSERT INTO items VALUES (2, 'old')")
         source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
@@ -66,10 +67,10 @@ class ChunkScenarios(Scenarios):
 
     @needs("hold commits")
     def test_bound_of_a_plan_reports_a_row_that_was_delivered_and_is_not_visible(self, source_kit: SourceKit) -> None:
-        """The row is above the bound, so no chunk reads it.
+        """A row that is above the plan's bound because it is not visible yet must not be lost.
 
-        Unless the plan reports that, the end of the backfill deletes the row. Or the bound does not depend on what is
-        visible, and the chunks read the row.
+        No chunk reads such a row, and the end of the backfill would delete it. So the plan reports the hidden
+        transaction, or its bound does not depend on what is visible and the chunks do read the row.
         """
         source_kit.execute("INSERT INTO items VALUES (1, 'old')")
         source, checkpoint = self.prepare_source(source_kit)
@@ -87,7 +88,8 @@ class ChunkScenarios(Scenarios):
 
     @needs("hold commits")
     def test_chunk_reports_a_change_that_was_delivered_and_is_not_visible(self, source_kit: SourceKit) -> None:
-        """W01, W03: the chunk shows the old value after the stream delivered the new one."""
+        """The chunk shows the old value after the stream delivered the new one, so it must be read again (hard cases
+        W01, W03)."""
         source_kit.execute("INSERT INTO items VALUES (1, 'old')")
         source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
@@ -105,7 +107,8 @@ class ChunkScenarios(Scenarios):
 
     @needs("hold commits")
     def test_keys_tell_of_a_change_that_was_delivered_and_is_not_visible(self, source_kit: SourceKit) -> None:
-        """W01, W03: rows read by key show the old value after the stream delivered the new one."""
+        """Rows read by key show the old value after the stream delivered the new one, so they must be read again (hard
+        cases W01, W03)."""
         source_kit.execute("INSERT INTO items VALUES (1, 'old')")
         source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
@@ -116,7 +119,8 @@ class ChunkScenarios(Scenarios):
                 assert any(len(v.hidden(xids(events))) == 1 for v in read.visibilities)
 
     def test_keys_give_the_rows_that_have_them_now(self, source_kit: SourceKit) -> None:
-        """W11: a deleted row yields nothing, a moved one the row that has its key now, and a repeated key one row."""
+        """The key of a deleted row yields nothing, the key of a moved row yields the row that has it now, and a
+        repeated key yields one row (hard case W11)."""
         source_kit.execute(*numbers(1, 5))
         source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (_, chunks):
@@ -175,7 +179,8 @@ class ChunkScenarios(Scenarios):
 
     @needs("tables without key")
     def test_table_without_a_key_is_read_whole_after_a_truncate(self, source_kit: SourceKit) -> None:
-        """P18: its rows cannot be replayed over each other, so they replace the existing ones; equal rows stay."""
+        """Rows without a key cannot be replayed over each other, so the chunk replaces all rows; equal rows are kept
+        (hard case P08)."""
         source_kit.create("bare", keyed=False)
         source_kit.execute("INSERT INTO bare VALUES (1, 'a'), (1, 'a'), (2, 'b')")
         source, checkpoint = self.prepare_source(source_kit)
@@ -193,7 +198,8 @@ class ChunkScenarios(Scenarios):
 
     @needs("tables without key")
     def test_update_without_a_key_is_a_delete_and_an_insert(self, source_kit: SourceKit) -> None:
-        """P18: all columns together identify a row, so every update changes what identifies it."""
+        """Without a key all columns together identify a row, so every update changes the row's identity (hard case
+        P08)."""
         source_kit.create("bare", keyed=False)
         source_kit.execute("INSERT INTO bare VALUES (1, 'a')")
         source, checkpoint = self.prepare_source(source_kit)
@@ -205,7 +211,7 @@ class ChunkScenarios(Scenarios):
     # ── what happens to a table between its plan and its chunks ─────────────────────────────────────────────
 
     def test_chunk_after_a_truncate_brings_no_row_of_before(self, source_kit: SourceKit) -> None:
-        """P14: the plan's rows are gone; either the chunk reports it, or it reads the current rows."""
+        """The plan's rows are gone: the chunk must either report that, or read the current rows."""
         source_kit.execute(*numbers(1, 50))
         source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (_, chunks):
@@ -217,7 +223,8 @@ class ChunkScenarios(Scenarios):
 
     @needs("alter tables")
     def test_chunk_of_a_recreated_table_differs_from_the_old_table_s(self, source_kit: SourceKit) -> None:
-        """P25: another table of the same name. Its rows may arrive under its own incarnation only, or not at all."""
+        """Another table has the name now. Its rows may arrive only with its own incarnation, or not at all (hard case
+        P25)."""
         source_kit.execute(*numbers(1, 50))
         source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (_, chunks):
@@ -228,12 +235,13 @@ class ChunkScenarios(Scenarios):
             try:
                 read = self.read(chunks, plan)
             except SourceUnavailable:
-                return  # the next check of the tables finds it
+                return  # the next check of the catalog finds the new table
             assert read.rewritten or self.rows_read(read, source_kit.table) == [("r", 7, "now")]
 
     @needs("alter tables")
     def test_column_that_is_added_between_two_chunks_is_in_the_next(self, source_kit: SourceKit) -> None:
-        """P11, M36: each chunk has the shape that its rows have; a wrong one would shift values between columns."""
+        """Each chunk must have the shape of its own rows: another shape would put values into wrong columns (hard cases
+        P18, M36)."""
         source_kit.execute(*numbers(1, 300))
         source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (_, chunks):
@@ -253,7 +261,8 @@ class ChunkScenarios(Scenarios):
             assert all({n: row[n] for n in ("id", "name", "extra")} == expected[row["id"]] for _, row in found)
 
     def test_change_that_a_chunk_may_show_comes_through_the_stream_too(self, source_kit: SourceKit) -> None:
-        """What is committed between low and high is held, whichever of the two shows it: neither may lose it."""
+        """A change committed between the low and the high mark may show in the chunk; the stream must deliver it all
+        the same."""
         source_kit.execute("INSERT INTO items VALUES (1, 'old')")
         source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):

@@ -39,14 +39,14 @@ class SourceKit(Protocol):
 
     cannot: ClassVar[Mapping[Act, str]]
     table: TableId
-    """`items`."""
+    """The table `items`."""
 
     def named(self, name: str) -> TableId:
         """The table of this name."""
         ...
 
     def open_source(self) -> Source:
-        """Open a source that captures `items` and `others`, and `bare` if it can."""
+        """Open a source that captures `items`, `others` and, if it exists and can be captured, `bare`."""
         ...
 
     def open_reader(self) -> Source:
@@ -58,7 +58,7 @@ class SourceKit(Protocol):
         ...
 
     def execute_unlogged(self, *statements: str) -> None:
-        """Run these statements like `execute`, but so that none of it enters the source's log ("write past the
+        """Run these statements like `execute`, but so that nothing of them enters the source's log ("write past the
         log")."""
         ...
 
@@ -85,7 +85,7 @@ class SourceKit(Protocol):
     def truncate(self, name: str) -> None: ...
 
     def hold_commit(self, statement: str) -> AbstractContextManager[Callable[[], None]]:
-        """Commit a statement so that, inside the block, it is in the log and no session can see it.
+        """Commit a statement so that, inside the block, it is in the log but no session sees its effect.
 
         The block gets a function that makes the commit visible.
         """

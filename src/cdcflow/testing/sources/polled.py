@@ -1,7 +1,7 @@
 """A kit for sources that poll (`cdcflow.sources.polled`): tables as rows in Python, and the suite's SQL over them.
 
-Subclass it, write the rows of a table to where your poller finds them, and open your source. After each transaction the
-kit polls once, as a running capture does: what happens between two polls is one change for such a source.
+Subclass `PolledKit`: write a table's rows to where your poller finds them, and open your source. After each transaction
+the kit polls once, as a running capture does, because such a source sees everything between two polls as one change.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PolledKit(ABC):
 
     @abstractmethod
     def write(self, name: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Make these the rows of a table, where the poller finds them."""
+        """Replace a table's rows by these, in the place where the poller finds them."""
 
     @abstractmethod
     def open_source(self) -> PolledSource: ...

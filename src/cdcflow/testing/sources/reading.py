@@ -26,7 +26,7 @@ PATIENCE_S = 60.0
 LOG_ID = "c0ffee00-0000-4000-8000-000000000001"
 
 Row = tuple[str, int, str | None]
-"""The values most scenarios compare: op, id, name."""
+"""The values that most scenarios compare: op, id, name."""
 
 
 def refuse_spool() -> Spool:
@@ -59,7 +59,7 @@ def rows_of_run(run: Run, table: TableId) -> list[Row]:
 
 
 def placed_rows(run: Run, table: TableId) -> list[tuple[int, dict[str, Any]]]:
-    """Return a table's rows of a run, in order, each with its index in the run."""
+    """Return the rows that a run has of a table, in order, each with its index in the run."""
     found: list[tuple[int, dict[str, Any]]] = []
     for batch in run.batches:
         if batch.table.id == table:

@@ -32,7 +32,8 @@ class RestartScenarios(Scenarios):
     """Scenarios of restarts."""
 
     def test_restart_continues_after_the_given_position(self, source_kit: SourceKit) -> None:
-        """P40, L15: what the log has already is never delivered again, whether or not it was acknowledged."""
+        """What the log has already is never delivered again, whether or not it was acknowledged (hard cases P40,
+        L15)."""
         source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         last = positions(self.stream_to_mark(source, checkpoint))[-1]
@@ -44,7 +45,7 @@ class RestartScenarios(Scenarios):
         again.close()
 
     def test_restart_after_any_transaction_brings_all_that_follow_and_no_other(self, source_kit: SourceKit) -> None:
-        """P40: transactions of several rows, with roll-backs inside, and the position after each of them."""
+        """A restart may follow any transaction, here of several rows with rollbacks inside (hard case P40)."""
         source, checkpoint = self.prepare_source(source_kit)
         for n in (10, 20, 30):
             source_kit.execute(
@@ -66,7 +67,8 @@ class RestartScenarios(Scenarios):
             again.close()
 
     def test_every_position_that_a_stream_reports_is_one_to_restart_from(self, source_kit: SourceKit) -> None:
-        """Cuts are also taken at marks and in idle periods: nothing may be lost or doubled after those."""
+        """Cuts are also taken at marks and in idle periods: after a restart from there, nothing may be lost or
+        doubled."""
         source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             source_kit.execute("INSERT INTO items VALUES (1, 'a')")
@@ -85,7 +87,7 @@ class RestartScenarios(Scenarios):
                 again.close()
 
     def test_marks_of_an_earlier_epoch_are_not_this_one_s(self, source_kit: SourceKit) -> None:
-        """W09: they arrive again after a restart, with their own epoch."""
+        """Marks of the earlier epoch arrive again after a restart, and must be recognized as such (hard case W09)."""
         source, checkpoint = self.prepare_source(source_kit)
         self.stream_to_mark(source, checkpoint, "1/1/low")
         source.close()
@@ -99,7 +101,7 @@ class RestartScenarios(Scenarios):
 
     @needs("alter tables")
     def test_rows_of_before_a_statement_keep_their_shape_after_a_restart(self, source_kit: SourceKit) -> None:
-        """P10, M38: the catalog is newer than the log that is read; values must not get into wrong columns."""
+        """The catalog is newer than the log that is read: values must not get into wrong columns (hard case M33)."""
         source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         first = positions(self.stream_to_mark(source, checkpoint))[-1]
@@ -126,7 +128,8 @@ class RestartScenarios(Scenarios):
         source.close()
 
     def test_acknowledged_history_is_not_delivered_again_nor_asked_back(self, source_kit: SourceKit) -> None:
-        """I6: an earlier position after a later one changes nothing, and what follows is still complete."""
+        """Acknowledging an earlier position after a later one changes nothing, and the changes that follow are
+        complete."""
         source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             for n in (1, 2):
@@ -149,7 +152,8 @@ class RestartScenarios(Scenarios):
 
     @needs("forget history")
     def test_log_that_is_older_than_what_it_acknowledged_is_refused(self, source_kit: SourceKit) -> None:
-        """L09: a log restored from a copy needs what the source has discarded. A gap must be reported."""
+        """A log restored from an old copy needs changes that the source has discarded: that gap must be reported (hard
+        case L21)."""
         source, checkpoint = self.prepare_source(source_kit)
         assert checkpoint.position is not None
         self.acknowledge_a_row(source_kit, source, checkpoint)
@@ -159,7 +163,7 @@ class RestartScenarios(Scenarios):
 
     @needs("forget history")
     def test_accepted_loss_creates_a_new_position_and_reports_it(self, source_kit: SourceKit) -> None:
-        """The remedy of the previous test: the caller then reads every table again."""
+        """Accepting the loss is the remedy for a gap: the caller then reads every table again."""
         source, checkpoint = self.prepare_source(source_kit)
         assert checkpoint.position is not None
         self.acknowledge_a_row(source_kit, source, checkpoint)
@@ -172,7 +176,8 @@ class RestartScenarios(Scenarios):
 
     @needs("restore a copy")
     def test_restored_copy_is_distinguished_from_the_log_s_database(self, source_kit: SourceKit) -> None:
-        """S6: it may have continued past cdcflow's position; then the position alone cannot tell them apart."""
+        """A restored copy may have been written to beyond cdcflow's position, so the position alone does not show that
+        it is another history (hard case P43)."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         source, checkpoint = self.prepare_source(source_kit)
         restore = source_kit.copied()

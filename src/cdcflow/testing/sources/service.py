@@ -41,7 +41,8 @@ class ServiceScenarios(Scenarios):
             assert not any(version.changed for version in source.compare_rows(known).found)
 
     def test_preview_names_what_a_start_captures_and_changes_nothing(self, source_kit: SourceKit) -> None:
-        """An operator decides by it; a preview must not change anything. Before the first start, too."""
+        """An operator relies on a preview before a start, also before the first one, so it must be right and change
+        nothing."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         first = source_kit.open_source()
         wanted = [source_kit.table, source_kit.named("others")]
@@ -59,7 +60,7 @@ class ServiceScenarios(Scenarios):
         source.close()
 
     def test_lag_grows_with_what_is_written_and_ends_with_what_is_read(self, source_kit: SourceKit) -> None:
-        """O20: the number that operators check first."""
+        """The lag is the number that operators check first (hard case O20)."""
         source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             before = source.status(checkpoint.position)
@@ -86,16 +87,16 @@ class ServiceScenarios(Scenarios):
         source.close()
 
     def test_objects_of_this_log_are_not_reported_as_leftovers(self, source_kit: SourceKit) -> None:
-        """The remedy drops what it names; cdcflow's current objects must not be among it."""
+        """The remedy of such a finding drops the objects that it names, so objects in use must not be among them."""
         source, checkpoint = self.prepare_source(source_kit)
         ours = set(checkpoint.source.values())
         assert not [f for f in source.left_behind(LOG_ID) if f.subject in ours]
         source.close()
 
     def test_drop_leaves_nothing_of_a_log_and_all_of_another(self, source_kit: SourceKit) -> None:
-        """What stays costs the source resources indefinitely; what belongs to another log is needed.
+        """An object that stays costs the source resources forever, and an object of another log is still needed.
 
-        Twice is harmless, and reported.
+        A second drop is harmless, and reports that nothing was left.
         """
         source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
@@ -123,7 +124,8 @@ class ServiceScenarios(Scenarios):
 
     @needs("revoke rights")
     def test_right_that_was_taken_away_is_named_and_given_back(self, source_kit: SourceKit) -> None:
-        """P65: a table that may not be read is not a smaller table. With the right restored it continues."""
+        """A table that may not be read must not look like an empty one. When the right is granted again, reading
+        continues (hard case P65)."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         source = source_kit.open_reader()
         checkpoint = source.prepare(Checkpoint(epoch=Epoch(1)), LOG_ID).checkpoint
@@ -137,7 +139,7 @@ class ServiceScenarios(Scenarios):
 
     @needs("lock tables")
     def test_closing_wakes_who_waits_for_a_locked_table(self, source_kit: SourceKit) -> None:
-        """O09: a daemon that is stopped does not wait for another session's ALTER TABLE."""
+        """A daemon that is stopped must not wait for another session's ALTER TABLE (hard case O09)."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (_, chunks), ThreadPoolExecutor(1) as other:

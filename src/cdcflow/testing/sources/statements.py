@@ -1,4 +1,5 @@
-"""Scenarios of statements that change tables: at the end the log equals the source, however it learned of them."""
+"""Scenarios of statements that change tables: at the end the log equals the source, in whatever way a dialect learns of
+a statement."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ class StatementScenarios(Scenarios):
 
     @needs("alter tables")
     def test_column_without_values_is_null_in_rows_of_before(self, source_kit: SourceKit) -> None:
-        """P11: no row has to be read again for it."""
+        """Rows from before the statement have NULL in the new column, without being read again."""
         self.in_stream(
             source_kit,
             lambda: source_kit.execute("ALTER TABLE items ADD COLUMN extra integer"),
@@ -38,12 +39,12 @@ class StatementScenarios(Scenarios):
 
     @needs("alter tables")
     def test_column_with_values_has_them_in_rows_of_before(self, source_kit: SourceKit) -> None:
-        """M36: the statement gives every row a value and logs none of them."""
+        """The statement gives every row a value, and the source's log has none of these values (hard case M36)."""
         self.in_stream(source_kit, lambda: source_kit.add_column_with_values("items", "extra"))
 
     @needs("alter tables")
     def test_column_with_values_written_while_no_capture_ran(self, source_kit: SourceKit) -> None:
-        """Changes during a stop count too: the next start detects them."""
+        """A statement may also run while nothing is captured: the next start must detect its effect."""
         source_kit.execute(ROWS)
         captured = Captured(source_kit)
         with captured.running():
@@ -54,7 +55,7 @@ class StatementScenarios(Scenarios):
 
     @needs("alter tables")
     def test_column_with_values_that_comes_during_a_backfill(self, source_kit: SourceKit) -> None:
-        """Older rows are in a chunk already, newer rows in a later one."""
+        """Some rows were read before the statement and some are read after it: all must have its values at the end."""
         source_kit.execute(ROWS)
         captured = Captured(source_kit)
         altered: list[str] = []
@@ -73,7 +74,7 @@ class StatementScenarios(Scenarios):
 
     @needs("alter tables")
     def test_column_that_is_dropped_and_added_again_is_a_new_column(self, source_kit: SourceKit) -> None:
-        """S5: its old values may not reappear under the old name."""
+        """Values of the dropped column must not reappear in the new column of the same name (hard cases P19, G27)."""
         self.in_stream(
             source_kit,
             lambda: source_kit.execute("ALTER TABLE items DROP COLUMN name"),
@@ -82,12 +83,12 @@ class StatementScenarios(Scenarios):
 
     @needs("alter tables")
     def test_column_of_another_type_has_its_values_in_that_type(self, source_kit: SourceKit) -> None:
-        """P16: every row is changed, and the log has none of them."""
+        """The statement converts every row's value, and the source's log has none of the new values."""
         self.in_stream(source_kit, lambda: source_kit.retype("items", "name"))
 
     @needs("alter tables")
     def test_table_that_is_renamed_and_back_is_what_it_was(self, source_kit: SourceKit) -> None:
-        """S8: the table also has the rows that it got under the other name."""
+        """Rows that the table got under its other name must be in it at the end (hard case P20)."""
         self.in_stream(
             source_kit,
             lambda: source_kit.rename(("items", "elsewhere")),
@@ -97,7 +98,7 @@ class StatementScenarios(Scenarios):
 
     @needs("alter tables")
     def test_two_tables_that_exchange_their_names_exchange_their_rows(self, source_kit: SourceKit) -> None:
-        """Every online migration exchanges names of tables."""
+        """Tools for online schema changes exchange the names of tables, and rows must not follow the name."""
         self.in_stream(
             source_kit,
             lambda: source_kit.rename(("items", "aside"), ("others", "items"), ("aside", "others")),
@@ -107,7 +108,7 @@ class StatementScenarios(Scenarios):
 
     @needs("alter tables")
     def test_table_that_is_dropped_and_recreated_has_its_own_rows_only(self, source_kit: SourceKit) -> None:
-        """P25: the name is the same, but the rows are another table's."""
+        """Rows of the dropped table must not remain in the new table of the same name (hard case P25)."""
         self.in_stream(
             source_kit,
             lambda: source_kit.execute("DROP TABLE items"),
@@ -116,7 +117,7 @@ class StatementScenarios(Scenarios):
         )
 
     def test_truncate_leaves_only_what_came_after_it(self, source_kit: SourceKit) -> None:
-        """P13: in the log it is one row, and downstream all rows are gone."""
+        """A truncate is one row in the log, and removes all earlier rows downstream."""
         self.in_stream(
             source_kit,
             lambda: source_kit.truncate("items"),
@@ -145,12 +146,14 @@ class StatementScenarios(Scenarios):
 
     @needs("write past the log")
     def test_rows_missing_in_the_log_are_right_after_a_repair(self, source_kit: SourceKit) -> None:
-        """A deleted row, a new one, a changed one, one that the log does have, and a key that neither side has.
+        """A repair must be right for a deleted row, a new row, a changed row, a row that the log has already, and a key
+        that neither side has.
 
         Deletes come first, and only of rows that do not exist.
         """
         source_kit.execute(ROWS)
-        # A kit may change the server to write past the log, which PostgreSQL's heartbeat rightly stops for.
+        # To write past the log, a kit may change the server's settings. PostgreSQL's heartbeat rightly stops the
+        # capture for that, so no heartbeat runs here.
         captured = Captured(source_kit, heartbeat_s=3600)
         with captured.running():
             captured.settle("items")
@@ -176,7 +179,7 @@ class StatementScenarios(Scenarios):
             captured.settle("items")
 
     def test_paused_capture_continues_without_a_gap(self, source_kit: SourceKit) -> None:
-        """What was committed during the pause is in the source's log, once."""
+        """Changes committed during a pause must arrive after it, each once."""
         source_kit.execute(ROWS)
         captured = Captured(source_kit)
         with captured.running():

@@ -35,7 +35,8 @@ class Spools:
         return made
 
     def rows(self, events: list[StreamEvent], table: TableId) -> list[int]:
-        """Return the ids of the rows of the one transaction among the events that must have been spooled."""
+        """Return the ids of the rows of the spooled transaction among the events; exactly one must have been
+        spooled."""
         (spooled,) = [e.run for e in events if isinstance(e, Committed) and isinstance(e.run, SpooledTransaction)]
         batches = list(self.opened[spooled.spool].batches(spooled.aborted))
         found = sorted(
@@ -54,7 +55,7 @@ class StreamScenarios(Scenarios):
 
     @needs("log every change")
     def test_committed_changes_arrive_once_in_commit_order(self, source_kit: SourceKit) -> None:
-        """I1, I4: this is what a source is for."""
+        """A source must deliver every committed change exactly once, in the order of commits."""
         source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute("INSERT INTO items VALUES (1, 'a')", "INSERT INTO items VALUES (2, 'b')")
         source_kit.execute("UPDATE items SET name = 'B' WHERE id = 2")
@@ -65,7 +66,7 @@ class StreamScenarios(Scenarios):
 
     @needs("log every change")
     def test_changes_of_several_tables_keep_their_order(self, source_kit: SourceKit) -> None:
-        """A transaction over two tables is one run: its rows have places over both, not within each."""
+        """A transaction over two tables is one run, whose rows are numbered across both tables."""
         source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute(
             "INSERT INTO items VALUES (1, 'a')",
@@ -84,7 +85,7 @@ class StreamScenarios(Scenarios):
         source.close()
 
     def test_what_was_rolled_back_never_arrives(self, source_kit: SourceKit) -> None:
-        """I2: a change that was not committed must not reach a warehouse."""
+        """A change that was not committed must not reach a warehouse."""
         source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute(
             "INSERT INTO items VALUES (1, 'kept')",
@@ -98,7 +99,7 @@ class StreamScenarios(Scenarios):
 
     @needs("log every change")
     def test_savepoints_inside_savepoints_take_back_what_is_theirs(self, source_kit: SourceKit) -> None:
-        """I2: changes between two roll-backs stay, and the same key may be used again."""
+        """Changes between two rollbacks stay, and a key may be used again after its row was rolled back."""
         source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute(
             "INSERT INTO items VALUES (1, 'a')",
@@ -120,7 +121,8 @@ class StreamScenarios(Scenarios):
 
     @needs("log every change")
     def test_key_change_is_a_delete_and_an_insert(self, source_kit: SourceKit) -> None:
-        """P09, M43, W10: downstream a row is its key, so a changed key is another row, which names the previous key."""
+        """Downstream the key identifies a row, so a changed key is another row, which contains the previous key (hard
+        cases P09, M43, W10)."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute("UPDATE items SET id = 2 WHERE id = 1")
@@ -134,7 +136,8 @@ class StreamScenarios(Scenarios):
 
     @needs("log every change")
     def test_keys_that_two_rows_exchange_come_one_after_another(self, source_kit: SourceKit) -> None:
-        """W10: the halves of a key change are adjacent, so that no row overtakes the one whose key it takes."""
+        """The delete and the insert of a key change are adjacent, so that a row never takes a key that another row
+        still has (hard case W10)."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')", "INSERT INTO items VALUES (2, 'b')")
         source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute(
@@ -148,7 +151,7 @@ class StreamScenarios(Scenarios):
 
     @needs("log every change")
     def test_key_that_moves_on_along_a_chain_names_each_step(self, source_kit: SourceKit) -> None:
-        """W10: every step names the row it continues; the last one's values are the row's."""
+        """Each step contains the key that it continues, and the last step has the row's values (hard case W10)."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute("UPDATE items SET id = 2 WHERE id = 1", "UPDATE items SET id = 3, name = 'c' WHERE id = 2")
@@ -161,7 +164,7 @@ class StreamScenarios(Scenarios):
 
     @needs("log every change")
     def test_truncate_is_between_the_changes_before_and_after_it(self, source_kit: SourceKit) -> None:
-        """P13, M35: it has a place in the log like any other change."""
+        """A truncate has its place among the changes: it must not remove rows that were inserted after it."""
         source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute("INSERT INTO items VALUES (1, 'before')")
         source_kit.truncate("items")
@@ -173,7 +176,8 @@ class StreamScenarios(Scenarios):
 
     @needs("spool")
     def test_large_transaction_comes_through_a_spool_with_every_row(self, source_kit: SourceKit) -> None:
-        """P38: memory does not hold it, and nothing of it may be missing, doubled or out of order."""
+        """A transaction may be too large for memory: none of its rows may be missing, doubled or out of order (hard
+        case P33)."""
         source, checkpoint = self.prepare_source(source_kit)
         spools = Spools()
         source_kit.execute(*(inserts(n, n + 499) for n in range(1, LARGE + 1, 500)))
@@ -183,7 +187,8 @@ class StreamScenarios(Scenarios):
 
     @needs("spool")
     def test_parts_of_a_large_transaction_that_were_taken_back_are_dropped(self, source_kit: SourceKit) -> None:
-        """P39: they are in the spool already when the roll-back arrives."""
+        """Rows that were rolled back to a savepoint are in the spool already when the rollback arrives (hard case
+        P39)."""
         source, checkpoint = self.prepare_source(source_kit)
         spools = Spools()
         source_kit.execute(
@@ -199,7 +204,7 @@ class StreamScenarios(Scenarios):
 
     @needs("spool")
     def test_large_transaction_that_was_rolled_back_leaves_nothing(self, source_kit: SourceKit) -> None:
-        """A source that sends a transaction before its end must drop it again."""
+        """A server may send a transaction before its end: if it is rolled back, its rows must be dropped."""
         source, checkpoint = self.prepare_source(source_kit)
         source_kit.execute(inserts(1, LARGE), "ROLLBACK")
         source_kit.execute("INSERT INTO items VALUES (1, 'kept')")
@@ -223,7 +228,8 @@ class StreamScenarios(Scenarios):
         assert rows_of(events[low:], source_kit.table) == [("c", 2, "after")]
 
     def test_marks_of_another_log_mean_nothing(self, source_kit: SourceKit) -> None:
-        """Two logs may follow one database: a mark that one of them takes for its own would close a wrong window."""
+        """Two logs may follow one database: if one took a mark of the other for its own, it would close a wrong
+        window."""
         source, checkpoint = self.prepare_source(source_kit)
         other, elsewhere = self.prepare_source(source_kit, "deadbeef-0000-4000-8000-000000000002")
         with self.reading(other, elsewhere) as (theirs, chunks):
@@ -234,12 +240,13 @@ class StreamScenarios(Scenarios):
         source.close()
 
     def test_idle_source_still_moves_the_position(self, source_kit: SourceKit) -> None:
-        """M31, O14: without captured changes the source must still be able to forget its log."""
+        """Without captured changes the position must still move, so that the server can discard its log (hard cases
+        M31, O14)."""
         source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             chunks.heartbeat()
-            # The end of the log may be reported before the heartbeat arrives; readers of several logs wait for the
-            # time.
+            # The end of the log may be reported, without a time, before the heartbeat arrives. The time must follow,
+            # because readers of several logs wait for it.
             events = collect(stream, lambda seen: any(isinstance(e, Advanced) and e.commit_ts > 0 for e in seen))
         assert all(not isinstance(e, Committed) or e.run.rows == 0 for e in events)
         told = [e.position for e in events if isinstance(e, Advanced)]
