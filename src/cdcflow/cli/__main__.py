@@ -6,7 +6,8 @@ import sys
 
 _ASKING = ("status", "doctor", "get", "history", "range", "diff", "transaction", "consumer", "log", "bundle")
 ABOUT_LOGS = frozenset({*_ASKING, "plan", "apply", "table", "ctl", "drop"})
-"""Commands that never need Spark, so pandas neither; the daemon's own take care of that themselves."""
+"""Commands that run without Spark, and so without pandas. Commands that run a daemon prevent its import themselves.
+"""
 
 
 def main() -> None:

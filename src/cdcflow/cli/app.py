@@ -92,7 +92,7 @@ class CommandGroup(TyperGroup):
         except BrokenPipeError:
             raise typer.Exit(0) from None
         except Exception as error:
-            if debug or hasattr(error, "exit_code"):  # the latter: a usage error, which the framework words itself
+            if debug or hasattr(error, "exit_code"):  # a usage error, which typer prints
                 raise
             known = _of_system(error)
             typer.echo(failure.unexpected_error(error) if known is None else failure.block(known), err=True)

@@ -102,7 +102,7 @@ def _tell(json: bool, tables: Tables) -> None:
 
 
 class BackfillProgress:
-    """Shows the tables of one status after another. A context manager."""
+    """Shows the progress of the tables, from each new status: bars in a terminal, otherwise lines. A context manager."""
 
     def __init__(self) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -135,7 +135,7 @@ class BackfillProgress:
             self._bars.stop()
 
     def show(self, tables: Mapping[str, Mapping[str, Any]], *, last: bool = False) -> None:
-        """Show the tables' states; `last`: no more follow, so print the rest."""
+        """Show the tables' states. `last`: this is the final status, so print it even if the last line is recent."""
         if self._bars is not None:
             self._draw(self._bars, tables)
         elif last or time.monotonic() - self._said_at >= LINE_EVERY_S:

@@ -57,7 +57,7 @@ def deliver(
 
 
 class _Delivery:
-    """Deliveries to one target, which this process holds from its first delivery, if no other process does."""
+    """Deliveries to one target. The first delivery takes the target's lock, which this process then keeps."""
 
     def __init__(self, settings: Config, name: str, held: ExitStack, json: bool) -> None:
         self._settings = settings
@@ -84,7 +84,8 @@ class _Delivery:
         return not any(one.problem for one in report.tables)
 
     def deliver_once(self) -> bool:
-        """The same. If another process delivers to the target, wait until it has delivered what the log has now."""
+        """Deliver like `deliver`; if another process holds the target, wait until it has delivered what the log has
+        now."""
         from cdcflow.daemon.delivery_process import wait_for_holder
         from cdcflow.wiring.targets import TargetHeld
 
@@ -102,9 +103,9 @@ class _Delivery:
             return not stopped and not done["waiting_tables"]
 
     def deliver_or_wait(self, *, is_alone: bool) -> None:
-        """The same; a target that cannot be reached now is tried again, and a reason that stays is printed once.
+        """Deliver like `deliver`, but print an error instead of raising it; the next call tries again.
 
-        Any other error ends the command only if the target `is_alone`: it must not stop the others.
+        The same error is printed once. If the target `is_alone`, errors other than SinkUnavailable are raised.
         """
         try:
             self.deliver()

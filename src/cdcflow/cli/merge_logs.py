@@ -92,7 +92,7 @@ def _merging(settings: dict[str, Config], without: Sequence[str]) -> Callable[[]
 
 
 def _session(settings: dict[str, Config]) -> SparkSession | None:
-    """Spark, if logs in Kafka must be sealed, whichever engine merges. None if all logs are in files."""
+    """Return a Spark session if logs in Kafka must be sealed, whichever engine merges; None if all logs are in files."""
     if not any(isinstance(config.log, KafkaLog) for config in settings.values()):
         return None
     from cdcflow.spark.session import session_for
@@ -105,7 +105,7 @@ def _leave_word(settings: dict[str, Config], report: SeveralReport) -> None:
     """Write the result into each log's folder, for the daemon's metrics."""
     for name, part in report.logs.items():
         if name not in settings:
-            continue  # it had another name when this cut was published
+            continue  # the log had another name when the reported cut was published
         tables = [table for table in report.tables if table.name in part.tables]
         state_files.write_merge(
             settings[name].log.folder,

@@ -62,7 +62,7 @@ def run_tests(settings: Config, files: Sequence[Path], only: str = "", *, show: 
             remedy="write a file of tests (docs/pipeline-tests.md), and name it here or in `tests: [tests/*.yaml]`",
             runbook="pipeline-tests",
         )
-    send_structlog_to(io.StringIO())  # what merges log is about temporary folders
+    send_structlog_to(io.StringIO())  # events of a merge would only be about temporary folders
     results = []
     for result in run_files(settings, chosen, only):
         results.append(result)

@@ -69,7 +69,7 @@ def reread(
 ) -> None:
     """Read some rows of a table again.
 
-    Name the rows by their keys or by a predicate; their current values are read.
+    Name them by their keys or by a predicate. Their current values enter the log.
     """
     if (not key) == (where is None):
         raise ConfigurationError("rows to read again: name them by --key or by --where", remedy="use one of the two")

@@ -52,8 +52,8 @@ class Setting:
 
 
 def describe(model: type[Settings], before: str, like: str = "") -> Iterator[Setting]:
-    """Yield every setting of a model and of those inside it. `like`: the same settings for all tables, which it refers
-    to."""
+    """Yield every setting of a model and of the models inside it. `like`: the prefix of the settings for all tables,
+    if the model has the settings for one table; their descriptions then refer to it."""
     for name, field in settings_of(model).items():
         inner, is_map = _model_of(field.annotation)
         if inner is Push:
@@ -77,7 +77,8 @@ def _with_its_meaning(model: type[Settings], name: str, field: FieldInfo, before
 
 
 def _model_of(kind: Any) -> tuple[type[Settings] | None, bool]:  # Any: an annotation
-    """Return the settings model inside an annotation, and whether it is one per key of a map."""
+    """Return the settings model inside an annotation (None if there is none), and whether the annotation is a map
+    from names to that model."""
     if isinstance(kind, type) and issubclass(kind, Settings):
         return kind, False
     is_map = get_origin(kind) is dict
@@ -86,8 +87,8 @@ def _model_of(kind: Any) -> tuple[type[Settings] | None, bool]:  # Any: an annot
 
 
 def meaning_of(model: type[Settings], name: str) -> tuple[str, str]:
-    """Return the docstring below a field, and its last sentence `Default: …` if the default is not in the code; empty
-    texts if there is none."""
+    """Return the docstring below a field, and separately the default from its last sentence `Default: …`, for a
+    default that the code does not show. Each is empty if it does not exist."""
     for one in model.__mro__:
         if name in getattr(one, "__annotations__", {}):
             file = sys.modules[one.__module__].__file__ or ""

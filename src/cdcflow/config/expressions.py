@@ -65,7 +65,7 @@ TYPES: Mapping[str, str] = {
     "timestamptz": "timestamptz",
     "varchar": "text",
 }
-"""The types of CAST: other spellings, and the name of each."""
+"""The names of types that CAST accepts, each with the type that it means: `varchar` means `text`."""
 _PARTS = ("year", "month", "day", "hour", "minute")
 _COMPARE = ("=", "<>", "<", "<=", ">", ">=")
 _WORDS = re.compile(

@@ -34,7 +34,7 @@ _SHORT: dict[str, JsonSchema] = {
     "EncryptionKey": _REFERENCE,
     "ColumnRule": {"enum": ["drop", "mask", "null", None]},
 }
-"""What may be written instead of all settings of a model."""
+"""For a model of settings: the short form that may be written in place of all its settings."""
 
 
 def _unit_pattern(units: Mapping[str, float]) -> str:
@@ -47,7 +47,7 @@ def _text_or(schema: JsonSchema, text: JsonSchema) -> JsonSchema:
 
 
 class _Generator(GenerateJsonSchema):
-    """Generates the schema of what a file may have, where pydantic's own would be about what validators return."""
+    """Generates the schema of what a file may contain; pydantic's own would describe the values after validation."""
 
     def function_before_schema(self, schema: core_schema.BeforeValidatorFunctionSchema) -> JsonSchemaValue:
         function = schema["function"]["function"]

@@ -38,8 +38,8 @@ class PluginGroup:
     """One sort of parts that packages bring: the group of their entry points, and what a declaration consists of.
 
     `declaration`: its class in `cdcflow.ports`. `function`: the field of it that does the work. `base`: what its
-    settings inherit from, and `setting`: where they are in a settings file. `page`: how to write one. `own`: the kinds
-    that cdcflow has itself.
+    settings inherit from, and `setting`: where they are in a settings file. `page`: how to write one. `own`: the
+    kinds of cdcflow itself.
     """
 
     name: str
@@ -87,8 +87,8 @@ def plugged_settings(group: PluginGroup, kind: str) -> type[Settings]:
 
 
 def plugged_models(document: object) -> dict[SettingPath, type[Settings]]:
-    """Return the settings models of plug-ins that a settings file uses, by the place of their settings in it. Without
-    kinds of cdcflow's own, and unusable ones."""
+    """Return the settings models of the plug-ins that a settings file uses, keyed by the place of their settings in
+    the file. Kinds of cdcflow itself, and plug-ins that cannot be used, are omitted."""
     found: dict[SettingPath, type[Settings]] = {}
     for place, group, settings in _places(document):
         kind = settings.get("kind") if isinstance(settings, dict) else None

@@ -59,7 +59,7 @@ def secret(reference: str | None) -> str | None:
 
 
 def check_secrets(settings: object) -> None:
-    """Read each secret that some settings, as dictionaries and lists, refer to, and forget it.
+    """Check that every secret that these settings refer to can be read. `settings`: dictionaries and lists.
 
     Raises:
         ConfigurationError: as `secret`.

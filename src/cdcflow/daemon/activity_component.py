@@ -19,7 +19,7 @@ SEEN_WITHIN_S = 60.0
 
 
 class ActivityComponent:
-    """Records what `status` returns, of an active daemon."""
+    """Records the state of an active daemon, which it gets from `status`."""
 
     def __init__(self, status: Callable[[], Mapping[str, Any]], every_s: float = EVERY_S) -> None:
         self._status = status

@@ -22,7 +22,7 @@ Tables = Mapping[str, Mapping[str, Any]]
 
 
 class ReadingProgress(Protocol):
-    """Shows the tables of one status after another."""
+    """Shows the progress of tables that are being read, from each new status."""
 
     def show(self, tables: Tables, *, last: bool = False) -> None: ...
     def explain(self, reading: Mapping[str, Any]) -> None:

@@ -141,8 +141,8 @@ class Notifications:
 
 
 class _Receivers:
-    """The receivers of notifications under some settings. A receiver that other settings keep is not notified again of
-    what it knows."""
+    """The receivers of notifications under some settings. A receiver that the next settings have, too, is not
+    notified again of a condition that it was notified of."""
 
     def __init__(self, use: Callable[[], None]) -> None:
         self._use = use
@@ -251,12 +251,13 @@ class _Observed:
         self._use()
 
     def end(self, *, wait: bool) -> None:
-        """Do nothing: the next one ends the parts that it does not reuse, and a process that ends sends the queued
-        spans."""
+        """Do nothing: new settings close what they do not reuse when they begin, and a process that ends sends the
+        queued spans."""
 
 
 class ControlSocketComponent:
-    """The control socket in the log's folder. `replaces`: the daemon that this one replaces may have one there."""
+    """The control socket in the log's folder. `replaces`: take the place of a socket that an earlier daemon left
+    there."""
 
     def __init__(self, answer: Answer, *, replaces: bool) -> None:
         self._answer = answer
@@ -276,7 +277,7 @@ class _Answering:
         self._server = server
 
     def begin(self) -> None:
-        """Do nothing: it has answered since it was prepared."""
+        """Do nothing: the socket answers since `prepare`."""
 
     def end(self, *, wait: bool) -> None:
         self._server.close()

@@ -85,14 +85,14 @@ def _from_log(settings: Config) -> dict[str, Any]:
 
 
 def _unproven(tables: Any, reason: str = "no daemon captures it") -> dict[str, Any]:
-    """Tables' entries, if no daemon on this machine captures them."""
+    """Return tables' entries of a status with `freshness` "not proven", and the reason."""
     why = {"freshness": "not proven", "freshness_reason": reason}
     return {name: {**fields, **why} for name, fields in tables.items()}
 
 
 def _would_leave_out(settings: Config, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the tables that the next start would exclude; {} if the source cannot be queried, which has its
-    own line."""
+    """Return the tables that the next start would exclude; {} if the source cannot be queried, which the status
+    reports separately."""
     source = wiring.open_source(settings)
     try:
         return {"left_out": [str(t) for t in source.left_out(checkpoint)]} if checkpoint.position is not None else {}

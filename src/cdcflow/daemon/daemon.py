@@ -190,7 +190,8 @@ _CHECKS = {
 
 
 def problems(config: Config) -> list[dict[str, object]]:
-    """Return why the log cannot be continued at its end: its slot, publication or binary log is gone."""
+    """Return the reasons why the capture cannot continue at the end of the log: the slot, publication or binary log
+    is gone."""
     return [finding.to_json() for finding in wiring.continues(config) if finding.level == "error"]
 
 

@@ -26,7 +26,7 @@ Start = Callable[[], AbstractContextManager[Readers]]
 
 class ExecutorsComponent:
     """Implements `cdcflow.capture.ports.part_readers.Readers` by executors that run while the daemon is active.
-    `count`: how many; `start` starts them, and ends them after the block."""
+    `count`: how many executors; `start` returns a context manager that runs them."""
 
     def __init__(self, count: int, start: Start, tell: OnEvent) -> None:
         self._count = count

@@ -58,8 +58,8 @@ class FleetComponent:
 
 
 class ReportThread:
-    """Publishes a report again and again, in a thread. `report` is called with whether it is the last one. `place`: see
-    `object_name`, without the machine."""
+    """Publishes a report every `membership.every` seconds, in a thread. `report` returns it, and gets whether it is
+    the last one. `place`: see `object_name`; the machine's name is added to it."""
 
     def __init__(
         self,
@@ -132,7 +132,7 @@ class _Merging:
 def merges_in_fleet(
     logs: Sequence[Config], merge: Callable[[], _T], every_s: float | None, tell: OnEvent
 ) -> Iterator[Callable[[], _T]]:
-    """The same merge, whose results are published in the meantime for each of its logs that has `service.fleet`.
+    """Yield a function that calls `merge`, and publish its state in the meantime for each log with `service.fleet`.
 
     `every_s`: how often it is repeated; `None` for a single one, such as that of a cron job.
     """

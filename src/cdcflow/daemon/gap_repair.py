@@ -32,7 +32,8 @@ LOOK_EVERY_S = 2.0
 PAUSE_S = 10.0
 """The pause after a repair that did not prove every table."""
 TEMPORARY = frozenset((69, 74, 75, 130, -15, -9))
-"""Exit codes of a repair that something else ended: source or log were not available."""
+"""Exit codes of a repair that was interrupted, or that found source or log unavailable, so that it can be tried
+again."""
 ASKED_BY = "the daemon, after a gap"
 _REPAIR = """
 from cdcflow.daemon.supervised_process import end_with_parent
@@ -40,7 +41,8 @@ end_with_parent()
 from cdcflow.cli.app import main
 main()
 """
-"""The command `cdcflow repair`, which ends with the daemon: one that waits for the night would outlive a killed one."""
+"""Python code that runs `cdcflow repair`, and ends when the daemon does: otherwise a repair that waits for the night
+would continue after its daemon was killed."""
 
 
 class GapRepairComponent:

@@ -106,8 +106,8 @@ class MergeLoop:
 
         self._reports.send(failure=failure_fields(error))
         if self._stop.is_set():
-            return  # what it needed may have ended before it
-        state_files.write_merge_failure(self._settings.log.folder, error)  # also of one that never began
+            return  # the error may be a consequence of the stop
+        state_files.write_merge_failure(self._settings.log.folder, error)  # also if no merge could begin
 
     def _say(self, step: str) -> None:
         self._reports.send(state="starting", step=step)

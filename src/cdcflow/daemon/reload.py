@@ -24,8 +24,8 @@ from cdcflow.errors import CdcflowError, ConfigurationError
 
 
 class Reloading:
-    """Reads the settings file again on request. Any thread may use it. `readers`: those with which the capture was
-    started."""
+    """Reads the settings file again on request. Any thread may use it. `readers`: the readers that the capture was
+    started with."""
 
     def __init__(
         self, file: Path, config: Config, capture: Capture, tell: OnEvent, readers: Readers | None = None

@@ -16,7 +16,8 @@ from cdcflow.daemon.exit_codes import TOO_SLOW_TO_STOP
 STOP_WITHIN_S = 10.0
 SLICE_S = 0.5
 START_BROKEN_OFF_WITHIN_S = 2.0
-"""A library that waits for a server's first answer cannot always be woken, and ending a start loses nothing."""
+"""How long a start may take to end. A library that waits for a server's first answer cannot always be interrupted,
+and nothing is lost when the process ends at once."""
 
 
 @contextlib.contextmanager

@@ -146,7 +146,7 @@ class Watch:
             with self._lock:
                 kept = {k: v for k, v in self._source.items() if k != "source_error"}
                 self._source = {**kept, **found, "source_up": "source_error" not in found}
-                if found.get("lag_bytes") == 0:  # a source that nothing can be written to does not move while idle
+                if found.get("lag_bytes") == 0:  # idle, the position of such a source does not move
                     self._moved_at = time.monotonic()
                 self._asking, self._asked_at = None, time.monotonic()
 
@@ -239,8 +239,8 @@ def in_log(checkpoint: Checkpoint) -> dict[str, object]:
 
 
 def broken_contracts(config: Config) -> dict[str, str] | None:
-    """Return the contracts that schemas in the log break, by table; `None` if the log cannot be read, which has its own
-    line."""
+    """Return the contracts that schemas in the log break, by table; `None` if the log cannot be read, which the
+    status reports separately."""
     try:
         return wiring.schema_breaks(config)
     except (CdcflowError, OSError):

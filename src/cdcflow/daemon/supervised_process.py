@@ -31,10 +31,10 @@ from typing import Any, BinaryIO
 
 BEAT_EVERY_S = 2.0
 REPEAT_AFTER_S = 600.0
-"""A table that is excluded from each cut is an event of each merge."""
+"""How long the same event is not sent again: each merge reports every table that it excludes."""
 _SENT_MAX = 1000
 NICENESS = 5
-"""Of a processor that both need, the capture gets three quarters."""
+"""With this niceness the capture gets three quarters of a processor that both processes need."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -128,7 +128,7 @@ def failure_fields(error: Exception) -> dict[str, object]:
 
 
 def _report_events(reports: Reports, routine: Collection[str]) -> None:
-    """Send the events that cdcflow logs to the daemon, which writes them with its own."""
+    """Send the events that cdcflow logs in this process to the daemon, which writes them like its own."""
     import structlog
 
     sent: dict[str, float] = {}

@@ -39,7 +39,7 @@ PATIENCE_MIN_S = 15.0
 """A shorter time for progress counts as this: a healthy process takes seconds to start, and its beats may be late."""
 PAUSE_MAX_S = 300.0
 STEADY_S = 60.0
-"""A process that ran for this long was no failure from the start: the pauses begin again at a second."""
+"""If a process ran for this long before it failed, the pauses before restarts begin at one second again."""
 
 Cause = Literal["failed", "killed", "memory", "silent", "stuck"]
 
@@ -66,8 +66,8 @@ class SupervisedWork:
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The end of a process and its reason. `kind` is an error's, and `reason` is `None` if only its kind may be
-    shown."""
+    """The end of a process, with its cause. `kind`: the kind of the error, if an error ended it. `reason` None: the
+    error's text must not be shown, only its kind."""
 
     cause: Cause
     reason: str | None
@@ -138,7 +138,7 @@ class Supervisor(ABC):
     def end(self, *, wait: bool) -> None:
         self.stop_soon(STOP_WITHIN_S if wait else REPLACE_WITHIN_S)
         if self._thread.ident is None:
-            self._waker.close()  # it was only prepared
+            self._waker.close()  # its process was never started
         elif wait:
             self.join()
 
@@ -267,7 +267,7 @@ class Supervisor(ABC):
             what = self._state.get("table") or self._state.get("step") or self._state["state"]
             stuck = f"it made no progress for {now - life.moved_at:.0f} s ({what})"
             life.end = _End("stuck", stuck, self._work.stuck_remedy)
-            self._patience_s *= 2  # work that takes this long is finished some time
+            self._patience_s *= 2  # the next process gets more time, so that long work can end
 
     def _report_end(self, end: _End, pause_s: float) -> None:
         """Report why a process ended, and wait before the next one."""
@@ -276,7 +276,7 @@ class Supervisor(ABC):
             reason = f"the {name} process was ended: {end.reason}"
             self._write_failure(reason)
             self._note_failure(end.cause, None, reason, end.remedy)
-        self._ends[end.cause] += 1  # after its reason: another thread may read both at any time
+        self._ends[end.cause] += 1  # set after the reason: another thread may read both at any time
         self._state = {"state": "restarting", "since": _now(), "retry_at": round(time.time() + pause_s, 3)}
         self._tell(f"{name} process ended", {"cause": end.cause, "next_in_seconds": pause_s})
         until = time.monotonic() + pause_s

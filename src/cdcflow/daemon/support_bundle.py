@@ -161,7 +161,7 @@ def _shapes(settings: Config) -> dict[str, object]:
 
 
 def _shape(shape: Mapping[str, Any]) -> dict[str, object]:
-    """A shape without the values that rows without the column have in it."""
+    """Return a shape without the columns' defaults for older rows, which are values."""
     columns = [_only(column, ("name", "number", "type", "nullable")) for column in shape["columns"]]
     return {**_only(shape, ("incarnation", "key", "identity")), "columns": columns}
 

@@ -42,8 +42,8 @@ class DemoEngine(Protocol):
         ...
 
     def orphans(self, cut: Mapping[str, Any], schema: str) -> dict[str, int]:
-        """Return the number of rows of the cut with a dangling reference: the writer commits a flight with its plane
-        and airline."""
+        """Return the number of rows of the cut that refer to a missing row. It must be 0, because the writer commits
+        a flight together with its plane and airline."""
         ...
 
     def digest(self, table: Any, columns: Sequence[tuple[str, str]]) -> Digest:

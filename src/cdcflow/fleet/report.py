@@ -27,7 +27,7 @@ TEXT_CHARACTERS_MAX = 300
 Kind = Literal["capture", "merge"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 LEVELS = ("error", "warning", "note")
-"""Of findings, the worst first."""
+"""The levels of findings, the worst first."""
 
 NUMBERS = (
     *("lag_bytes", "lag_seconds", "rows_per_second", "kept_bytes", "kept_bytes_max", "budget_used", "durable_offset"),

@@ -202,7 +202,7 @@ class Explorer:
             rows = _with_key(shape, rows, key) if key else rows
             if rows.num_rows:
                 found.append(_Found(shape, rows.slice(max(0, rows.num_rows - limit))))
-            if table is not None:  # its offsets ascend: anything before the last `limit` rows is not shown
+            if table is not None:  # offsets of one table ascend, so all rows before the last `limit` are not shown
                 while sum(one.rows.num_rows for one in found[1:]) >= limit:
                     del found[0]
         return found

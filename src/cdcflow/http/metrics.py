@@ -199,7 +199,7 @@ def _per_consumer(field: str) -> Found:
 
 
 def _per_target(*path: str) -> Found:
-    """Return a function that finds a number of each target, at this path of its part of the status."""
+    """Return a function that finds a number for each target, at this path below the target's entry in the status."""
 
     def samples(status: Mapping[str, Any]) -> Iterator[Sample]:
         for name, value in _each_target(status, *path):
@@ -226,7 +226,7 @@ def _transform_rows(status: Mapping[str, Any]) -> Iterator[Sample]:
 
 
 def _per_transform(value: str) -> Found:
-    """Return how to take this number from the status, one for each stage that the settings' `tables` have."""
+    """Return a function that finds this number for each transform in the settings' `tables`."""
 
     def samples(status: Mapping[str, Any]) -> Iterator[Sample]:
         for name, one in sorted((status.get("transforms") or {}).items()):

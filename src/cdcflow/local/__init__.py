@@ -258,7 +258,8 @@ def _warehouse(warehouse: Warehouse | Path | str) -> Warehouse:
 
 
 def needs_spark(remedy: str) -> str:
-    """Return the remedy for a table that the local engine cannot merge. `remedy`: what is missing for Spark."""
+    """Return the remedy for a table that the local engine cannot merge. `remedy`: the step that makes Spark
+    available."""
     return f"{remedy}: Spark then merges this table, and the local engine the others"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 FINDINGS = 1
 """The exit code of a command that did its work and found something: a table that is excluded, rows that differ."""
 NOTHING = 78
-"""The exit code for what settings or an operator must change; `cdcflow cuts` has it before the first cut."""
+"""The exit code when settings are wrong or an operator must act. `cdcflow cuts` also has it before the first cut."""
 
 
 class CommandFailed(Exception):
@@ -50,9 +50,9 @@ def latest_cut(program: str, config: str) -> dict[str, Any] | None:
 
 
 def missing_from(cut: dict[str, Any] | None, since: datetime | None, tables: Collection[str]) -> str | None:
-    """What a cut lacks to show these tables at this time, or later; None if it lacks nothing.
+    """Return what a cut lacks to show these tables at this time, or later, as text; None if it lacks nothing.
 
-    Without tables: all of the cut, and none may be excluded.
+    `tables` empty: all tables of the pipeline, so a table that is excluded from the cut is missing, too.
     """
     if cut is None:
         return "no cut is published yet"

@@ -22,7 +22,7 @@ def open_source(settings: FilesSettings) -> PolledSource:
 
 
 def poller_of(settings: FilesSettings) -> Poller:
-    """What polls the place of these settings."""
+    """Return the poller of the folder, the bucket or the URLs in these settings."""
     if settings.folder is not None:
         return Folder(settings, settings.folder)
     return WebFiles(settings) if settings.store is None else StoredFiles(settings, settings.store)

@@ -1,8 +1,8 @@
 """The files of a folder that are complete, as items of a poll.
 
 A file is complete when its size and time of change are the same in two polls, and it is not one that programs write
-before they rename it: names that begin with a dot or an underscore, or end with .tmp, .part or ~. A program that writes
-slower than that must rename its file into place when it is whole.
+before they rename it: names that begin with a dot or an underscore, or end with .tmp, .part or ~. A program that
+pauses longer than two polls while it writes must write under such a name, and rename the file when it is complete.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ def is_read(path: str) -> bool:
 
 
 def table_name(path: str) -> str:
-    """The table of a file, by its path in the folder: the first folder's name, or the file's without what follows the
-    first dot."""
+    """Return the table of a file, given its path in the folder: the name of the first folder in the path, or without
+    a folder the file's name up to its first dot."""
     first, _, rest = path.partition("/")
     return first if rest else first.partition(".")[0]
 
@@ -38,7 +38,7 @@ def make_item(
     print_: str,
     read: Callable[[Mapping[str, pa.DataType]], pa.Table],
 ) -> Item:
-    """The item of a file: its table's key and types are those of the settings."""
+    """Return the item of a file. The table's key and column types are taken from the settings."""
     full = f"{SCHEMA}.{table}"
     return Item(
         TableId(SCHEMA, table),

@@ -1,7 +1,7 @@
 """The objects below a prefix of a bucket, as items of a poll.
 
 An object is whole as soon as it is listed, and its tag differs when its content does. So it is read at the first poll
-that lists it, and no name is waited for.
+that lists it, whatever its name.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class StoredFiles:
             file = Path(folder) / f"content{ending_of(path)}"
             try:
                 self._bucket().fetch(path, file)
-                # What was read is what was listed, if the object is the same after it was read.
+                # If the tag is the same before and after the download, the content is that of the listed object.
                 if _print_of(self._bucket().describe(path)) != _print_of(seen):
                     raise Changing
             except FileNotFoundError:
@@ -87,7 +87,8 @@ class StoredFiles:
 
 @contextmanager
 def asking() -> Iterator[None]:
-    """Convert a store's errors, which are those of writing to it, into those of a source."""
+    """Convert errors of the bucket's client into errors of a source: the client raises SinkUnavailable for reads,
+    too."""
     try:
         yield
     except SinkUnavailable as error:

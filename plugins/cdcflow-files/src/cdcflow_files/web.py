@@ -41,20 +41,21 @@ ANSWER_WITHIN_S = 30.0
 AT_ONCE = 8
 LIST_BYTES_MAX = 8 << 20
 SETTLED_S = 2.0
-"""How long before the answer a file must have been changed."""
+"""The age that Last-Modified must have, in seconds before the answer, to prove that the file has not changed since.
+"""
 _BLOCK_BYTES = 1 << 20
 _WITHOUT_HEAD = (403, 405, 501)
 _AGAIN = "the table continues when the URL answers with a file"
 
 
 class _Refused(Exception):
-    """A URL does not answer with a file; the reason holds no secret."""
+    """The error for a URL that does not answer with a file. Its text is the reason, without a secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What an answer's headers say about a file. `print`: "" if nothing does. `is_settled`: False if it may change
-    with the same headers."""
+    """The facts about a file in an answer's headers. `print`: a text that changes with the content; "" if no header
+    has one. `is_settled`: False if the content may still change without a change of the headers."""
 
     print: str
     is_settled: bool
@@ -104,7 +105,8 @@ class WebFiles:
         return list(self._settings.lists.items())
 
     def _listed(self, one: tuple[str, str]) -> list[tuple[str, str] | Item]:
-        """The URLs of a list, each once; or an item that stops the table, if the list cannot be read."""
+        """Return each URL of a list with its table; if the list cannot be read, an item that stops the table with the
+        reason."""
         table, address = one
         try:
             with self._answer("GET", address) as answer:
@@ -117,7 +119,8 @@ class WebFiles:
         return [(table, url) for url in urls]
 
     def _item(self, one: tuple[str, str]) -> Item | None:
-        """A file's item; None if a later poll has to read it."""
+        """Return the item of the file at a URL; None if the file may still be changing, so that a later poll reads
+        it."""
         table, url = one
         try:
             seen = self._look(url)

@@ -1,4 +1,4 @@
-"""The HTTP API of one daemon: GET requests with a token, which no redirect gets."""
+"""The HTTP API of one daemon: GET requests with a token, which is never sent to the target of a redirect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ApiError(Exception):
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
-        """Follow none: the token is for one host."""
+        """Follow no redirect: the token is for one host."""
 
 
 class Api:

@@ -300,7 +300,7 @@ def _merge_process(status: Mapping[str, Any]) -> Iterator[Remark]:
 
 def _exclusions(status: Mapping[str, Any], merges: object) -> Iterator[Remark]:
     newest = merges[0] if isinstance(merges, list) and merges else {}
-    known = (status.get("merge") or {}).get("excluded") or {}  # of tables that are not on this machine, too
+    known = (status.get("merge") or {}).get("excluded") or {}  # also known of tables on other machines
     for name, why in (newest.get("left_out") or known).items():
         text, _, remedy = str(why).partition("\n")
         todo = "; ".join(line.strip() for line in remedy.splitlines())

@@ -7,8 +7,8 @@ from typing import Any
 
 
 def health(status: Mapping[str, Any]) -> tuple[int, Mapping[str, object]]:
-    """Return an HTTP status and the facts about the daemon's health. Healthy means that positions move from the source
-    to the disk, not that a connection is open (O14).
+    """Return an HTTP status and the facts about the daemon's health. Healthy means that positions move from the
+    source to the disk, not that a connection is open (hard case O14).
 
     The source writes a heartbeat when nothing else happens, so a durable position that does not change for several of
     them means that nothing flows. A paused capture is healthy: it does what was requested. A halted one is not, and

@@ -34,7 +34,7 @@ def wait_until_read(
     before: Tables,
     progress_shown: Callable[[], AbstractContextManager[ReadingProgress]],
 ) -> Tables:
-    """The requested tables once they are settled in a newer generation than `before`.
+    """Wait until a backfill later than those in `before` has ended for each table. Return the tables' final entries.
 
     Raises:
         SourceUnavailable: the daemon ended.

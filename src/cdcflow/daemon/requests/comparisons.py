@@ -1,4 +1,4 @@
-"""Comparisons as the daemon gets to know them: for its status and metrics, and to read a changed shape."""
+"""Passes results of comparisons to the daemon, for its status and metrics, and has it read a changed shape."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def record_comparison(settings: Config, table: TableReport) -> None:
 
 
 def _read_shape_again(folder: Path, table: TableReport) -> None:
-    """Have the daemon read one row again: with it the table's current shape enters the log."""
+    """Have the daemon read one row of the table again, because the table's current shape enters the log with a row."""
     if table.shape_key:
         ask(
             folder,

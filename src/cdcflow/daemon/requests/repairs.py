@@ -45,7 +45,7 @@ class Tell(Protocol):
 class Doubt:
     """Why a table is unverified. `before`: the position where changes began to be lost ("": unknown).
 
-    `base`: identifies its rows, if they were loaded another way.
+    `base`: the name of the base, if the table's rows were loaded another way and attached; otherwise "".
     """
 
     before: str

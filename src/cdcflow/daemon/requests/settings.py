@@ -22,8 +22,8 @@ ANSWER_WITHIN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Alongside:
-    """What the daemon does alongside the capture with the settings; without one: what the next does. `delivers`: the
-    targets to which it delivers."""
+    """The work next to the capture under some settings, in the running daemon or else in the next one: whether it
+    merges, and the targets to which it delivers."""
 
     merges: bool
     delivers: tuple[str, ...]
@@ -33,7 +33,7 @@ class Alongside:
 
 
 def plan_of(file: Path) -> tuple[Config, Plan, Alongside]:
-    """The settings, what they will do, and what the daemon does with them alongside the capture."""
+    """Return the settings in the file, the plan of what they will do, and the daemon's work next to the capture."""
     settings = load(file)
     running = ask(settings.log.folder, {"op": "settings"})
     delivers = tuple(name for name, target in settings.targets.items() if target.every is not None)
@@ -52,7 +52,8 @@ def plan_of(file: Path) -> tuple[Config, Plan, Alongside]:
 
 
 def _with_cost(settings: Config, found: Plan, in_use: Mapping[str, str]) -> Plan:
-    """The plan with the cost of its reading. The source's log is measured for a second, and only if it matters."""
+    """Return the plan with the cost of the reading in it; unchanged if nothing is read. To estimate the cost, the
+    growth of the source's log is measured for a second."""
     if not found.reads:
         return found
     status = ask(settings.log.folder, {"op": "status"}) or {}

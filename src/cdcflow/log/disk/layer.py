@@ -205,8 +205,8 @@ def remove_tree(layer: FileLayer, path: Path) -> None:
 
 @contextmanager
 def storing(attempt: str) -> Iterator[None]:
-    """Convert the errors of failed writes (L25): a full or failing disk may recover, but missing permissions and
-    read-only disks need an operator."""
+    """Convert the errors of failed writes (hard case L25): a full or failing disk may recover, but missing
+    permissions and read-only disks need an operator."""
     try:
         yield
     except OSError as error:
@@ -239,7 +239,7 @@ def log_gone(attempt: str) -> LogGone:
 @contextmanager
 def syncing(path: Path) -> Iterator[None]:
     """Convert the error of a failed sync into a final one: the system may have dropped the pages, and report success
-    for the next sync (L07)."""
+    for the next sync (hard case L07)."""
     try:
         yield
     except FileNotFoundError as error:

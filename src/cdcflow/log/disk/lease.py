@@ -1,9 +1,9 @@
 """One writer: a lock that stops a second process, and an epoch that stops a writer that lost the lock unknowingly.
 
 The lock keeps a second process out while the first one runs; the system drops it with the process, so neither a dead
-holder's file nor a reused pid means anything (L13). It does not stop a writer that was suspended, whose lock file was
-replaced, or whose lock a network file system lost. The epoch stops that one: every start writes a higher number, and a
-writer that finds another number than its own has been replaced (L10, L11, L12).
+holder's file nor a reused pid means anything (hard case L13). It does not stop a writer that was suspended, whose
+lock file was replaced, or whose lock a network file system lost. The epoch stops that one: every start writes a
+higher number, and a writer that finds another number than its own has been replaced (hard cases L10 to L12).
 
 A standby that becomes active replaces the lock file: a suspended writer keeps its lock as long as it exists. Two
 processes may then begin an epoch at the same time, and both may choose the same number. So the file also has a random
@@ -74,8 +74,7 @@ class Lease:
 
     @contextlib.contextmanager
     def explaining(self) -> Iterator[None]:
-        """Explain errors of the block by the replacement of this writer, if it was replaced: its files vanish, and
-        others appear.
+        """If the block fails because another process has replaced this writer, raise the error that states this.
 
         Raises:
             WriterReplaced: the block failed, and another process has taken the log over.

@@ -27,10 +27,11 @@ from dataclasses import dataclass
 
 ACTIVE = frozenset(("waiting", "reading", "paused"))
 IN_DOUBT = "in doubt"
-"""Reported of a table instead of its state: changes of it were lost, or it has a base, and no comparison has shown
-that it is right."""
+"""The state that is reported of a table if changes of it were lost, or if it has a base, and no comparison has yet
+shown that its rows are right."""
 WITHOUT_BASE = "without its base"
-"""The same: the log has only what changed since the table got a base, and the base is missing."""
+"""The state that is reported of a table with a base, if the base is missing: the log has only the changes since then.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +44,21 @@ class TableBackfill:
     since: int = 0
     whole_since: int | None = None
     gap: tuple[int, int] | None = None
-    """Between this offset and the other one (exclusive; 0: not known yet) a row may be one that a lost change has
-    changed."""
+    """The offsets of a gap: at or after the first one and before the second one, the log's rows may differ from the
+    source, because changes were lost. The second is 0 while the end of the gap is not known."""
     in_doubt: bool = False
     base: str = ""
     """The base of an attached table: the name of the rows that only the table has. Empty if the log has all rows."""
     missed: tuple[tuple[int, int], ...] = ()
-    """From each of these offsets the log lacked changes, until a later generation than the one named was done."""
+    """Pairs of an offset and a generation: starting at the offset the log lacks changes, until a generation later
+    than this one is done."""
     lacks_changes: bool = False
-    """Changes of it are missing at the end of the log, and further ones are not captured."""
+    """Whether changes of the table are missing at the end of the log because the table failed: no further ones are
+    captured."""
 
     @classmethod
     def of(cls, entry: Mapping[str, object]) -> TableBackfill:
-        """Read a table's entry. Nothing is known about a table without one."""
+        """Read a table's entry in a checkpoint. An empty entry means that nothing is known about the table."""
 
         def number(field: str) -> int:
             found = entry.get(field, 0)

@@ -177,9 +177,8 @@ def _overlaid(old: FoldedRow | None, change: LogChange) -> FoldedRow:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """An end of a version: its offset, and whether the source made the change exactly there. Otherwise the row was in
-    the new state there at the latest: a backfill read it in that state, or found that an earlier row no longer existed.
-    """
+    """One end of a version. `exact`: the source changed the row at this offset. Otherwise it changed the row at this
+    offset or before it: a backfill read the row in the new state, or found that an earlier row no longer existed."""
 
     offset: int
     exact: bool = True

@@ -18,7 +18,8 @@ OnEvent = Callable[[str, Mapping[str, object]], None]
 class BackgroundTask(ABC):
     """Calls `step` every `every_s` seconds between entering and leaving its context; leaving waits a second at most.
 
-    An error is reported as the event `put_off`, once until it changes or is over.
+    The reason of an error is reported as the event `put_off`. The same reason is not reported again until a step has
+    succeeded or failed for a different reason.
     """
 
     put_off = ""

@@ -25,7 +25,7 @@ from cdcflow.log.workers import HERE, AwayLog, Workers
 LOOK_EVERY_S = 2.0
 NICENESS = 15
 SEGMENTS_AT_ONCE = 16
-"""During a capture: small, so that it ends soon after the capture does."""
+"""How many segments one step indexes during a capture: few, so that the thread ends soon after the capture does."""
 
 
 class Indexing:

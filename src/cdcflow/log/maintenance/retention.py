@@ -294,7 +294,7 @@ class LogRetention:
         if not last:
             return expired
         first = self._layout.log_file().first_offset
-        self._put_state(remote, first - 1)  # an older cdcflow did not
+        self._put_state(remote, first - 1)  # an older cdcflow may not have uploaded it
         remote.put_log(self._layout)
         for offset in [offset for offset in remote.states() if offset < first][:-1]:
             remote.remove_state(offset)

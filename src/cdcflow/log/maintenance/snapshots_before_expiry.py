@@ -94,7 +94,8 @@ class Keeping:
 def _write_table(
     opened: Callable[[], ChangeLog], offset: int, room: Path, layer: FileLayer, name: str
 ) -> StateTable | str:
-    """Write a table, as of an offset, into a directory, and return its entry; as a text, why that is impossible."""
+    """Write a table's rows as of an offset into a directory. Return its entry, or the reason why it cannot be
+    written, as text."""
     try:
         return state_writer.put(room, *opened().fold_table(name, offset), layer)
     except (ConfigurationError, HistoryLost) as error:

@@ -32,7 +32,7 @@ LATE_NAME = "late.json"
 VERIFIED_NAME = "verified.json"
 TARGETS_NAME = "targets"
 EXCLUDED_MAX = 50
-"""With reasons; the number of excluded tables is stored as well."""
+"""How many excluded tables are stored with their reasons; the number of all of them is stored as well."""
 _LATE = {"op", "asked_by", "at_us", "details", "outcome", "reason"}
 
 

@@ -23,9 +23,9 @@ from cdcflow.log.query.whole_tables import fold_rows
 from cdcflow.model.table import OFFSET, Table, TableId, word
 
 CURRENT = "current"
-"""Start of a consumer: with the rows of its tables."""
+"""The start of a consumer that first gets the current rows of its tables."""
 QUIET_NOTED = 1 << 20
-"""After how many offsets without a change for it a consumer stores that it has passed them."""
+"""A consumer stores its progress without a commit after this many offsets that have no change for it."""
 Wait = Callable[[float], bool]
 
 
@@ -289,7 +289,7 @@ class Consumer:
             begin = max(part.since, place + 1)
             yield from self._of_log(begin, known.offset, (table,), lambda offset: replace(at, place=offset), ended)
             return
-        # The facts from when the backfill began: a compacted segment may no longer have them.
+        # Use the facts from the beginning of the backfill: a compacted segment may no longer have them.
         entry = {"state": "done", "generation": 1, "since": part.since}
         standing = Standing(max(part.since, begins), True, entry, kept, ())
         key = (at.log_id, table, known.offset, part.since)
