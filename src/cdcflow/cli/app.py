@@ -64,7 +64,8 @@ COMMANDS = {
     "table": ("cdcflow.cli.table_commands:app", "Control how a running daemon reads tables."),
     "ctl": ("cdcflow.cli.ctl_commands:app", "Pause, resume, throttle or stop a running daemon."),
 }
-"""For each command its location, and its summary in `cdcflow --help`. Its module is imported when it is called."""
+"""The commands: where the code of each is, and its summary in `cdcflow --help`. A command is imported when it is
+called."""
 
 
 class CommandGroup(TyperGroup):

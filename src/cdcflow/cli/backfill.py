@@ -102,7 +102,7 @@ def _tell(json: bool, tables: Tables) -> None:
 
 
 class BackfillProgress:
-    """Shows the progress of the tables, from each new status: bars in a terminal, otherwise lines. A context manager."""
+    """Shows the tables' progress from each new status: bars in a terminal, otherwise lines. A context manager."""
 
     def __init__(self) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn

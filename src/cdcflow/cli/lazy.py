@@ -33,4 +33,4 @@ def load_command(name: str, path: str) -> Any:  # Any: the package of a command 
 
 
 def _stand_in() -> None:
-    """Never called."""
+    """The function of a placeholder command. It is never called, because `load_command` replaces it first."""

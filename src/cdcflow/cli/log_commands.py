@@ -125,11 +125,11 @@ def list_gaps(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """List the gaps: positions between which nothing is known.
+    """List the gaps: ranges of the source's log that are missing in the change log.
 
-    The log has no change of any table between these positions of the source's log.
+    The change log has no change of any table between a gap's two positions in the source's log.
 
-    Every row at or after the offset is from after the gap.
+    Its rows at the gap's offset and after it were committed, or read, after the gap.
     """
     from cdcflow import wiring
 

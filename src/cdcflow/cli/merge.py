@@ -70,7 +70,8 @@ def merge(
 
 
 def _merge_and_tell(merged: Callable[[], MergeReport], json: bool) -> None:
-    """Merge once in a series."""
+    """Merge once, for a command that merges repeatedly: if source, log or warehouse is unavailable, print that and
+    return."""
     try:
         tell(merged(), json=json)
     except SinkUnavailable as error:

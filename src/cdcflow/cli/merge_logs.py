@@ -92,7 +92,8 @@ def _merging(settings: dict[str, Config], without: Sequence[str]) -> Callable[[]
 
 
 def _session(settings: dict[str, Config]) -> SparkSession | None:
-    """Return a Spark session if logs in Kafka must be sealed, whichever engine merges; None if all logs are in files."""
+    """Return a Spark session if logs in Kafka must be sealed, whichever engine merges; None if there are no such
+    logs."""
     if not any(isinstance(config.log, KafkaLog) for config in settings.values()):
         return None
     from cdcflow.spark.session import session_for
@@ -118,7 +119,8 @@ def _leave_word(settings: dict[str, Config], report: SeveralReport) -> None:
 
 
 def _merge_and_tell(merged: Callable[[], SeveralReport], json: bool) -> None:
-    """Merge once in a series."""
+    """Merge once, for a command that merges repeatedly: if a log or the warehouse is unavailable, print that and
+    return."""
     try:
         tell(merged(), json=json)
     except SinkUnavailable as error:

@@ -78,12 +78,12 @@ def _check_stopped(settings: Config) -> None:
 
 
 def _tell(event: str, fields: Mapping[str, object]) -> None:
-    """Events of the move, on stderr."""
+    """Print an event of the move on stderr."""
     typer.echo(readable.plain(" ".join([event, *(f"{name}={value}" for name, value in fields.items())])), err=True)
 
 
 def _line_to_change(config: Path, file: Config, settings: Config) -> str:
-    """What to change in the settings file; "" if it has the new address."""
+    """Return which line of the settings file the user has to change; "" if the file has the new address already."""
     before, now = (getattr(one.database, "url", None) for one in (file, settings))
     return "" if before == now else f"set source.url: {now} in {config}"
 

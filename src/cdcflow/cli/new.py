@@ -33,12 +33,12 @@ _TARGET = {
     "tables.py.txt": "src/cdcflow_mydb/tables.py",
     "test_contract.py.txt": "tests/test_contract.py",
 }
-"""Each file of a template, and where it is written."""
+"""The files of the target's template, each with its path in the new package."""
 
 
 @app.callback()
 def _group() -> None:
-    """Without a callback, typer would make the only subcommand the command itself."""
+    """Do nothing. typer needs a callback here, because otherwise it makes the only subcommand the command itself."""
 
 
 @app.command()

@@ -89,7 +89,7 @@ def _show(settings: Config, found: Plan, does: Alongside, tests: Sequence[CaseRe
 
 
 def _run_tests(settings: Config) -> list[CaseResult]:
-    """How the tests ended that the settings name; empty if they name none."""
+    """Run the tests that the settings name, and return their results; empty if the settings name none."""
     if not settings.tests:
         return []
     from cdcflow.cli.pipeline_tests import run_tests

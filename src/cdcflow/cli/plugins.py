@@ -70,5 +70,5 @@ def _print_settings(kind: str, json: bool) -> None:
 
 
 def _plain(text: str) -> str:
-    """A meaning without links and marks of Markdown."""
+    """Return a setting's meaning as plain text, without Markdown's links and marks."""
     return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text).replace("`", "")

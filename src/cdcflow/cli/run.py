@@ -93,7 +93,8 @@ def _run(
     readers: Readers | None = None,
     master: str | None = None,
 ) -> None:
-    """`readers` run already; those on `master` run while this daemon is active."""
+    """Run the daemon. `readers`: executors that run already; `master`: the cluster on which the daemon starts
+    executors while it is active. With neither, this process reads all rows itself."""
     lean()
     from cdcflow import wiring
     from cdcflow.daemon import daemon

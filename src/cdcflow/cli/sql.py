@@ -109,7 +109,7 @@ def _show(answer: QueryAnswer) -> None:
 
 
 def _rows(answer: QueryAnswer) -> Iterator[tuple[object, ...]]:
-    """Yield the rows as values; columns may have the same name."""
+    """Yield each row as a tuple. Values are taken by position, because two columns may have the same name."""
     for batch in answer.rows.to_batches():
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 

@@ -111,7 +111,7 @@ def _compare_targets(settings: Config, tables: Sequence[str], *, json: bool) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """What is to be compared, and how."""
+    """The arguments of a comparison: what is compared with what, how many keys it reports, and how fast it reads."""
 
     settings: Config
     tables: tuple[str, ...]
@@ -153,7 +153,7 @@ def _plain(report: Report) -> dict[str, object]:
 
 
 def _compare(chosen: _Chosen) -> None:
-    """Compare once in a series."""
+    """Compare once, for a command that compares repeatedly: if source or copy is unavailable, print that and return."""
     try:
         output.show(comparison_parts(chosen.report()))
     except (SourceUnavailable, SinkUnavailable) as error:

@@ -17,7 +17,7 @@ from cdcflow.model.suggestions import did_you_mean
 
 TEXT_MAX = 10_000
 DEPTH_MAX = 100
-"""Of nested parentheses, functions and signs."""
+"""The maximum depth of nested parentheses, functions and signs in an expression."""
 
 FUNCTIONS: Mapping[str, tuple[int, int]] = {
     "abs": (1, 1),

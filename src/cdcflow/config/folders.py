@@ -172,7 +172,7 @@ def _rebased_tls(tls: ServerTls | None, folder: Path) -> ServerTls | None:
 
 
 def _files_below(settings: S, folder: Path, *names: str) -> S:
-    """Return settings in which the values of these names, which are paths, are resolved."""
+    """Return the settings with the paths in these fields resolved against the folder."""
     return settings.model_copy(update={name: _below(folder, getattr(settings, name)) for name in names})
 
 

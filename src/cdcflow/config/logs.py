@@ -23,8 +23,8 @@ class Seal(Settings):
     bytes_max: Bytes = 32 << 20
     """The journal becomes a Parquet segment at this size."""
     age_max: Seconds = 10.0
-    """It becomes one at this age: a merge never waits longer for captured changes. The merge process of `cdcflow run`
-    does not wait for it ([merge.md](merge.md#with-the-capture))."""
+    """The journal becomes a segment at this age, so a merge waits no longer than this for captured changes. The merge
+    process of `cdcflow run` does not wait for it ([merge.md](merge.md#with-the-capture))."""
 
 
 class Retention(Settings):

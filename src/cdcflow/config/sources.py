@@ -71,7 +71,7 @@ class DayBudgetSettings(Settings):
     bytes: Bytes | None = None
     """How many bytes, by the size of rows in memory. Default: no limit."""
     time: Seconds | None = None
-    """For how long, all chunks together. Default: no limit."""
+    """For how long rows are read in a day, as the sum over all chunks. Default: no limit."""
 
 
 def zone_of(name: str) -> ZoneInfo:

@@ -18,7 +18,7 @@ from cdcflow.daemon.interfaces.control_table import TableDoor
 from cdcflow.daemon.running_components import Running
 from cdcflow.daemon.signals import START_BROKEN_OFF_WITHIN_S, STOP_WITHIN_S
 
-if TYPE_CHECKING:  # few need these, and each loads a library
+if TYPE_CHECKING:  # each loads a library that few pipelines need
     from cdcflow.daemon.interfaces.notifications import Notifier
     from cdcflow.daemon.interfaces.traces import Traces
 

@@ -242,7 +242,7 @@ def answering(
 
     def answer(request: Mapping[str, Any], asked_by: str) -> object:
         operation = operation_of(request)
-        if operation.role != "read":  # who it was, at once; without keys and conditions, which are values of rows
+        if operation.role != "read":  # without keys and conditions, which are values of rows
             tables = ", ".join(map(str, request.get("tables") or ()))
             tell("operation requested", {"op": operation.name, "tables": tables or None, "by": asked_by})
         match operation.name:

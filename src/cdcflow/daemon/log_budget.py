@@ -28,7 +28,8 @@ from cdcflow.errors import CdcflowError
 from cdcflow.model.log_budget import CHECK_MAX_S, LEVELS, KeptLog, LogBudget, level_of
 
 GRACE_S = 10.0
-"""If more is kept than the budget when the watch begins, it waits this long for a reader that catches up."""
+"""If the source keeps more log than the budget when the watch begins, a reader that is catching up gets this much
+time before the log is released."""
 GRACE_CHECK_S = 1.0
 
 

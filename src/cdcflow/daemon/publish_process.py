@@ -61,7 +61,7 @@ class PublishingRun:
                 raise never_reached(config, error, publisher.waits_for, command) from None
             if self._publisher is publisher:
                 return
-            wait = True  # the next one has been tried
+            wait = True  # the settings of a new publisher were tried when they were loaded
 
     def hang_up(self) -> None:
         """Handle SIGHUP: read the settings file, and continue with its settings. Safe in a signal handler."""

@@ -59,7 +59,7 @@ class Watch:
         self._asked_at = -60.0
         self._broken: Mapping[str, str] = {}
         self.notified: Callable[[], Mapping[str, Mapping[str, int]]] = dict
-        """What each receiver of notifications got."""
+        """Returns how many notices each receiver of notifications got, by outcome. Replaced by the daemon."""
         self._schemas_at = -SCHEMAS_EVERY_S
         self._in_log: dict[str, object] | None = None
         self._log_id = ""
@@ -88,7 +88,7 @@ class Watch:
         now = self._capture.status()
         known: dict[str, Any] = self._capture.last_known()
         if now.get("state") == "standby":
-            known = {}  # another daemon's capture moves it
+            known = {}  # the position that this process knows is outdated: another daemon captures
         elif now.get("state") != "capturing" and not known and now.get("reason") != "starting":
             known = self._from_log()
         status: dict[str, Any] = known | now
@@ -103,7 +103,7 @@ class Watch:
     def tables_in_log(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the tables' entries in the log, before this process captures anything."""
         found: Any = self._from_log().get("tables", {})
-        self._in_log = None  # the capture continues it
+        self._in_log = None  # no longer needed: the capture continues from these entries
         return dict(found)
 
     def _from_log(self) -> dict[str, object]:

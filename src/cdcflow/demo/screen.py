@@ -20,7 +20,7 @@ from cdcflow.reports import readable
 from cdcflow.reports.parts import TextTable
 
 LINE_EVERY_S = 10.0
-"""Without a terminal: how long nothing is printed before the current step is named again."""
+"""How often the current step is printed again while nothing else is printed, if there is no terminal."""
 BAR_WIDTH = 40
 
 

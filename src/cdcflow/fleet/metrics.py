@@ -13,7 +13,7 @@ from cdcflow.fleet.pipelines import Pipeline, counts
 from cdcflow.http.metrics import Listed, Metric, Sample, by_label, number_at
 
 PIPELINES_MAX = 500
-"""With more, the series for each pipeline are omitted."""
+"""In a fleet with more pipelines the series for each pipeline are omitted."""
 LEVELS = ("error", "warning", "note", "good")
 
 

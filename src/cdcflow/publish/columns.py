@@ -113,8 +113,8 @@ def list_of(inner: Encoding, modes: Modes) -> Encoding:
 
 
 def by_arrow(arrow: pa.DataType, modes: Modes) -> Encoding:
-    """Return the encoding of a type for which there is only an Arrow type in the log (domains, enums, types of
-    extensions)."""
+    """Return the encoding of a type that has no rule of its own here, such as a domain, an enum or an extension's
+    type: the type in the log decides."""
     if pa.types.is_boolean(arrow):
         return Encoding(connect.BOOLEAN, neutral=False)
     if pa.types.is_int8(arrow) or pa.types.is_uint8(arrow) or pa.types.is_int16(arrow):

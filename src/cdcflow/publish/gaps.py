@@ -55,10 +55,10 @@ def next_gap(progress: Mapping[str, object], published: Published) -> int | None
 def notices(
     progress: Mapping[str, object], at: int, published: Published, now_ms: int
 ) -> tuple[list[GapNotice], Published]:
-    """Return the notifications that are due, and the position with what they change.
+    """Return the notifications that are due, and the published position after them.
 
-    `progress`: at a cut of the log, after which the next offset is `at`; nothing that follows `published` is known of
-    tables before everything up to that cut is published.
+    `progress`: the log's progress at a cut, and `at` the offset after that cut. That a gap has ended is reported only
+    once everything up to the cut is published.
     """
     found: list[GapNotice] = []
     for gap in _later(progress, published):

@@ -76,11 +76,13 @@ class Publisher:
         self._known_progress: Mapping[str, object] | None = None
         self._lacking: set[str] = set()
         self.is_connecting = False
-        """No transaction is open, so nothing is lost if it is interrupted."""
+        """Whether the publisher is connecting. Then no transaction is open, and nothing is lost if it is interrupted.
+        """
         self.has_begun = False
-        """The log and the brokers of the topics have been reached."""
+        """Whether the log and the brokers of the topics were reached."""
         self.waits_for: Literal["log", "publish"] = "log"
-        """What is being connected to, or was last."""
+        """The side that the publisher is connecting to, or connected to last: the log, or the brokers of the topics.
+        """
 
     def stop(self) -> None:
         """End now. Nothing of the current group becomes visible; it is published when publishing continues."""
@@ -345,7 +347,7 @@ def gather_rows(parts: Iterable[LogRows]) -> Iterator[tuple[Table, pa.Table]]:
     waiting: dict[TableId, _WaitingRows] = {}
     for table, _, rows in parts:
         found = waiting.get(table.id)
-        if found is not None and found.table != table:  # a row of another shape must follow these
+        if found is not None and found.table != table:  # the rows of the earlier shape are yielded first
             yield found.table, found.whole()
             found = None
         if found is None:

@@ -81,7 +81,7 @@ class HeldTail(ABC, Generic[CursorT]):
 
     @abstractmethod
     def _settle(self) -> None:
-        """Do the work that is necessary before the rows that were read last are passed on."""
+        """Prepare for passing on the rows that were read last; for a log in files, make them durable."""
 
     @abstractmethod
     def _headers(self, first: int, last: int) -> Iterator[pa.Table]: ...

@@ -23,7 +23,7 @@ from cdcflow.model.types import ColumnType
 from cdcflow.push.schemas import SCHEMA
 
 ANSWERS_BYTES_MAX = 64 << 20
-"""For all remembered answers together."""
+"""The maximum size of all remembered answers together."""
 FORGOTTEN_AT_ONCE = 1000
 _STRETCH = 1 << 18
 _TEXT = ColumnType("string", pa.string())

@@ -267,7 +267,7 @@ class CollectionWriter:
     def _decide(self, run: _Group, request: Request) -> Answer | CdcflowError:
         try:
             return run.carry_out(request)
-        except SinkUnavailable as error:  # the log could not be read for it: nothing of it was decided
+        except SinkUnavailable as error:  # the log could not be read, so nothing was decided
             return error
 
     def _append(self, group: _Group) -> None:

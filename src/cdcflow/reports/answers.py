@@ -69,12 +69,12 @@ def _time(value: datetime) -> str:
 
 
 def note_lines(notes: Iterable[str]) -> Iterator[str]:
-    """What is unknown about an answer."""
+    """Texts that state what an answer leaves open."""
     return (f"note: {note}" for note in notes)
 
 
 def change_as_json(change: Change) -> dict[str, Any]:
-    """For machines. Bytes as hex, since JSON has no bytes."""
+    """A change as JSON. Binary values are texts of hexadecimal digits."""
     return {
         "table": str(change.table.id),
         "offset": change.offset,

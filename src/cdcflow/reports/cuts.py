@@ -25,7 +25,7 @@ def cuts_table(listed: Sequence[ListedCut]) -> TextTable:
     rows = [
         (
             cut.cut,
-            cut.position.partition(";")[0],  # of a binary log's without the GTIDs, which fill a screen
+            cut.position.partition(";")[0],  # without the GTIDs of a binary log, which are long
             utc_time(cut.commit_clock),
             utc_time(cut.published),
             number(cut.offset),

@@ -55,7 +55,7 @@ def _end(checkpoint: Checkpoint) -> str:
 
 
 def move_as_json(planned: PlannedMove) -> dict[str, object]:
-    """The same, for machines."""
+    """What a move of a log would do, as JSON."""
     plan = planned.plan
     return {
         "target": plan.kind,

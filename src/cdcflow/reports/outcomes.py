@@ -10,7 +10,7 @@ CHANGED_NOTHING = ("nothing to do", "refused")
 
 
 def has_changed(answer: Mapping[str, Any]) -> bool:
-    """Whether the command changed something."""
+    """Return whether a command changed something, given the daemon's answer."""
     return any(_fits(one) for one in _outcomes(answer).values())
 
 
@@ -28,7 +28,7 @@ def outcome_lines(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _fits(outcome: Mapping[str, Any]) -> bool:
-    """Whether it changed something."""
+    """Return whether the outcome for one table, or for the capture, is a change."""
     return outcome["outcome"] not in CHANGED_NOTHING
 
 

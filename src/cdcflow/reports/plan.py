@@ -9,7 +9,7 @@ from cdcflow.config import Config
 from cdcflow.reports.parts import Part, TextTable
 from cdcflow.reports.readable import age, number, size
 
-if TYPE_CHECKING:  # what only draws need not load the capture
+if TYPE_CHECKING:  # these modules load the capture, which drawing a plan does not need
     from cdcflow.capture.plan import Plan, TablePlan
 
 _Line = tuple[str, str]
@@ -34,14 +34,14 @@ def plan_parts(found: Plan) -> Iterator[Part]:
 
 
 def merging_lines(settings: Config, merging: bool) -> Iterator[str]:
-    """Who merges with these settings, if that is `cdcflow run`."""
+    """A line about the merges of `cdcflow run` with these settings; nothing if it does not merge."""
     if merging:
         who = f"by `cdcflow run`, every {settings.merge.every:g} s, in a separate process"
         yield f"merging: {who}; a new process begins with changed settings of `merge`"
 
 
 def delivery_lines(settings: Config, delivers: Collection[str]) -> Iterator[str]:
-    """Who delivers to each target. `delivers`: the targets to which `cdcflow run` does."""
+    """A line for each target that names the command which delivers to it. `delivers`: the targets of `cdcflow run`."""
     for name, target in settings.targets.items():
         what = f"target {name} ({target.kind}), {', '.join(target.tables)}"
         if name in delivers:
@@ -68,7 +68,7 @@ def _refusals(found: Plan) -> list[_Line]:
 
 
 def _merges(found: Plan) -> list[_Line]:
-    """The current-state tables that this changes."""
+    """The tables of the warehouse that change with the captured tables in the plan."""
     changed = [t for t in found.tables if t.action not in ("unchanged", "added")]
     if any(t.merged is None for t in changed):
         names = ", ".join(t.name for t in changed)
@@ -78,7 +78,7 @@ def _merges(found: Plan) -> list[_Line]:
 
 
 def _of_merges(found: Plan) -> list[_Line]:
-    """What settings of tables do, and what that costs."""
+    """The effects of changed settings about tables of the warehouse, and their cost."""
     return [(c.name, c.why) for c in found.settings if c.taken == "merge" and c.why]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cdcflow.reports.readable import age, number
 
-if TYPE_CHECKING:  # what only draws need not load the capture
+if TYPE_CHECKING:  # these modules load the capture, which drawing a report does not need
     from cdcflow.capture.plan import Cost
     from cdcflow.wiring.migrations import Rehearsal, RehearsedTable, SettingFinding
 

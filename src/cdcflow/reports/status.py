@@ -15,7 +15,7 @@ from cdcflow.reports.readable import age, number, percent, plain, size
 
 
 def status_parts(found: Mapping[str, Any]) -> Iterator[Part]:
-    """What is known of the capture, one line each; then its tables, and what several of them have in common."""
+    """What is known of the capture, one fact per line; then its tables, and the outages that several of them share."""
     pairs = [(name, text) for name, text in pairs_of(found) if text]
     width = max(len(name) for name, _ in pairs)
     yield from (f"{name:<{width}}  {text}" for name, text in pairs)
@@ -71,9 +71,9 @@ def _last_verified(found: Mapping[str, Any], table: str) -> str:
 
 
 def freshness_text(fields: Mapping[str, Any], outages: Collection[str] = ()) -> str:
-    """What is proven of a table's freshness, in a few words: fresh as of when, or not since when.
+    """Until when a table is proven fresh, or since when it is not, in a few words.
 
-    `outages`: reasons that have a line for all of their tables.
+    `outages`: reasons that the report prints once for all of their tables, so they are not repeated here.
     """
     as_of = fields.get("fresh_as_of")
     proven = "" if as_of is None else f"as of {datetime.fromtimestamp(as_of, UTC):%Y-%m-%d %H:%M:%S}Z"

@@ -97,7 +97,7 @@ class Picture:
 
 
 def _notable(found: Timeline) -> list[TimelineSpan | TimelineMark]:
-    """What an operator looks for first, oldest first; of too many the latest."""
+    """The outages, gaps, schema changes and failures, oldest first. If there are too many, only the latest."""
     events: list[TimelineSpan | TimelineMark] = [*found.spans, *found.marks]
     return sorted((one for one in events if one.state in _NOTABLE), key=_begin)[-NOTABLE_MAX:]
 

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COPIED_BYTES_MAX = 16 << 20
-"""If Spark runs in this process, up to this much of a log in a store is copied to the local disk, in parallel: S3A
-opens each of a tail's many small files twice, one after the other."""
+"""At most this much of a log in a store is copied to the local disk, in parallel, if Spark runs in this process.
+Otherwise S3A would open each of the tail's many small files twice, one after the other."""
 
 
 def read_live(

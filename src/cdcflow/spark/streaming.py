@@ -43,7 +43,8 @@ _Result = TypeVar("_Result")
 RETRY_TIMEOUT_S = 600.0
 
 LOOK_PAUSE_S = 1.0
-"""Without a trigger Spark polls a hundred times a second, and a poll may be a request to an object store."""
+"""The minimum time between two polls. Without a trigger Spark polls a hundred times a second, and a poll may be a
+request to an object store."""
 
 _registering = threading.Lock()
 

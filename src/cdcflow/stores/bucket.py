@@ -241,7 +241,7 @@ class Bucket:
         return True
 
     def _prepare_request(self) -> None:
-        """Clear `_stores` if the keys are no longer the current ones; called before each request, for subclasses."""
+        """Do nothing. A subclass whose keys change clears `_stores` here, before each request."""
 
     def _store(self, within: timedelta) -> AnyStore:
         self._prepare_request()

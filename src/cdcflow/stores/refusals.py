@@ -22,7 +22,8 @@ _STATUS = re.compile(r"status code: (\d+[ \w]*)")
 _NO_OBJECT = {"NoSuchKey", "NoSuchVersion", "NotFound", "BlobNotFound"}
 _NO_BUCKET = {"NoSuchBucket", "ContainerNotFound"}
 _NO_SUCH_CONTAINER = "The specified container does not exist"
-"""In an answer of Azure to a request for several objects, which has no code."""
+"""The text by which Azure reports a missing container in answer to a request for several objects; it has no code
+there."""
 _ROLE_ADDRESSES = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
 
 

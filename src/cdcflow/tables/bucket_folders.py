@@ -34,24 +34,25 @@ WHOLE_BYTES = 1 << 20
 """A file up to this size is read whole, and stays in memory."""
 
 END_BYTES = 128 << 10
-"""This much of the end of a larger file is read when it is opened: its description, with which it is planned what to
-read."""
+"""When a larger file is opened, this many bytes at its end are read: they have the file's description, from which the
+next reads are planned."""
 
 MEMORY_BYTES = 64 << 20
 """At most this many bytes stay in memory, the latest used ones."""
 
 AT_ONCE = 8
-"""Requests for parts of files that run at the same time."""
+"""How many requests for parts of files run at the same time."""
 
 WAITS_S = (0.1, 0.4)
-"""A request that fails quickly is sent again after these times: the client does so only if the store cannot have got
-it. Every request here may be sent twice."""
+"""The pauses before a request that failed quickly is sent again. The client itself repeats only requests that the
+store cannot have received; the requests here may be sent twice without harm."""
 
 QUICK_S = 2.0
-"""A store that takes longer to fail is left to the next merge."""
+"""A request that took longer than this to fail is not sent again here: the next merge tries it."""
 
 CREATED_TRIES = 5
-"""A store may refuse a conditional write during a concurrent write, and then the object does not exist."""
+"""How often a conditional write is tried that a store refuses although the object does not exist, as it may during a
+concurrent write."""
 
 
 class _FileCache:

@@ -64,7 +64,7 @@ def policy_rules(config: Config) -> PolicyRules:
 
 
 def transform_counts() -> Mapping[str, Mapping[str, object]]:
-    """What the stages of `tables` did to rows since this process was started, by stage."""
+    """Return what each stage of `tables` did to rows since this process was started: counts, by the stage's name."""
     return COUNTS.to_status()
 
 

@@ -28,7 +28,7 @@ def readers(config: Config, master: str) -> Iterator[Readers]:
         SourceUnavailable: no executor started.
     """
     settings = check_readers(config)
-    from cdcflow.spark.executors.tasks import executors  # a daemon never uses it
+    from cdcflow.spark.executors.tasks import executors  # imported here because a daemon never uses it
 
     folder = config.log.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)

@@ -46,8 +46,8 @@ def doctor(config: Config) -> list[Finding]:
 
 
 def continues(config: Config) -> list[Finding]:
-    """Whether the source still has the log that the change log continues from; [] if there is no change log, or one of
-    the two does not respond, which has its own message."""
+    """Return findings about whether the source still has the log that the change log continues from; [] if there is
+    no change log, or if source or log does not answer, which other findings report."""
     source = open_source(config)
     try:
         return _continuing(config, source)
@@ -66,7 +66,8 @@ def _continuing(config: Config, source: Source) -> list[Finding]:
 
 
 def _without_first_start(found: list[Finding], of_position: list[Finding]) -> list[Finding]:
-    """Without findings about objects that are created at the first start, if the log has begun."""
+    """Return `found`; if the log has begun, so that there are findings about its position, these are added, and the
+    findings about objects that the first start would create are dropped."""
     if not of_position:
         return found
     return [f for f in found if not f.at_first_start] + of_position

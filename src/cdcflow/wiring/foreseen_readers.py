@@ -19,7 +19,7 @@ _WITHOUT_COLUMNS: Mapping[StatementEffect, str] = {
     "added": "the table when all of its rows are in the log",
     "kept": "no more changes, and keeps its rows",
 }
-"""What a target gets if the table's columns stay."""
+"""For each effect of a statement, what a target gets of the table if the statement does not change its columns."""
 
 
 @dataclass(frozen=True, slots=True)

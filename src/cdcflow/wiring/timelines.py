@@ -242,7 +242,7 @@ def _people(ends: Sequence[_LogEnd]) -> Iterator[TimelineMark]:
 def _captures(spans: Sequence[ActivitySpan], now: float) -> Iterator[TimelineSpan]:
     for one, after in zip(spans, (*spans[1:], None), strict=True):
         if one.state == "stopped":
-            continue  # the end of a daemon, which lasts no time
+            continue  # only marks the end of a daemon, and has no duration
         if one.state == "starting" and after is not None and after.ended:
             one = replace(one, state="ending")  # a capture that has ended is ready to start
         text = f"{one.state}: {one.reason}" if one.reason else one.state

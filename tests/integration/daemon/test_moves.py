@@ -165,7 +165,7 @@ def refused_at(shop: ComparedShop, old: Database) -> str:
 
 
 def stop_in_order(shop: ComparedShop, server: PostgresServer) -> None:
-    """Stop the server while the daemon runs, then the daemon, as docs/move.md asks for. The server's own work (here
+    """Stop the server while the daemon runs, then the daemon, as docs/move.md describes. The server's own work (here
     ANALYZE) writes to the log too, and pg_upgrade refuses a slot that has not delivered all of it."""
     shop.start(*TABLES)
     shop.execute("ANALYZE")

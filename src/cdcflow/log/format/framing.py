@@ -25,7 +25,7 @@ from cdcflow.model.checksum import crc32
 
 FORMAT_VERSION = 3
 OLDER_VERSIONS = (2,)
-"""Also readable. Version 2 has no frames of kind FILE."""
+"""Older format versions that can be read, too. Version 2 has no frames of kind FILE."""
 MAGIC = b"cdcflow\n"
 FRAME_BYTES_MAX = 1 << 30
 HEADER_BYTES_MAX = 64 << 20

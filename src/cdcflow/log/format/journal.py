@@ -54,7 +54,7 @@ FILE_PAYLOAD_BYTES = 8 << 10
 fit in."""
 
 _NUMBER_MAX = 1 << 62
-_CUT = struct.Struct("<qqqqqqB")  # see `CutMark`; the position follows it
+_CUT = struct.Struct("<qqqqqqB")  # the fields of `CutMark`; its position, a text, follows them
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _NONSENSE = (
     pa.ArrowException,

@@ -26,7 +26,8 @@ SEGMENT_VERSION = 5
 WITHOUT_BACKFILLS = 4
 """The version written for a segment without `backfills`, so that an older cdcflow can read it."""
 OLDER_VERSIONS = (2, 3, WITHOUT_BACKFILLS)
-"""Also readable. 2 has neither `key_runs` nor `stands_for` and `seams`; 3 is a compacted segment without `key_runs`."""
+"""Older versions that can be read, too: 2 has neither `key_runs` nor `stands_for` and `seams`; 3 is a compacted
+segment without `key_runs`; 4 has no `backfills`."""
 
 Facts = Mapping[str, Mapping[str, object]]
 """The backfill facts of tables, keyed by table name."""

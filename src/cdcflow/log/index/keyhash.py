@@ -38,7 +38,7 @@ def hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:
 
 def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     flat = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(flat, pa.ChunkedArray):  # has no chunks, in older versions of Arrow
+    if isinstance(flat, pa.ChunkedArray):  # older versions of Arrow return a chunked array if there are no chunks
         flat = pa.array([], column.type)
     return flat.dictionary_decode() if pa.types.is_dictionary(flat.type) else flat
 
@@ -71,7 +71,7 @@ def _of_numbers(column: pa.Array) -> Hashes:
         values = column.view(pa.int64())
     elif pa.types.is_floating(of):
         numbers = pc.fill_null(column.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False)
-        numbers = np.where(np.isnan(numbers), np.nan, numbers + 0.0)  # one NaN, one zero
+        numbers = np.where(np.isnan(numbers), np.nan, numbers + 0.0)  # all NaN alike, -0.0 as 0.0
         return _mix(np.ascontiguousarray(numbers).view(np.uint64))
     else:
         return np.zeros(len(column), np.uint64)

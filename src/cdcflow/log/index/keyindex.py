@@ -124,7 +124,7 @@ class CompactKeys:
         return cls(keys.blocks, keys.truncates, starts, pairs, bucket_bits, block_bits, bits)
 
     def may_have(self, hash_: int) -> Int64s:
-        """See `TableKeys.may_have`."""
+        """Return the blocks that may have a row of the key with this hash, as `TableKeys.may_have` does."""
         bucket = hash_ >> (64 - self.bucket_bits)
         rest = self.bits - self.bucket_bits
         wanted = (hash_ >> (64 - self.bits)) & ((1 << rest) - 1)
@@ -134,7 +134,7 @@ class CompactKeys:
         return found
 
     def hits(self, wanted: Hashes) -> npt.NDArray[np.bool_]:
-        """See `TableKeys.hits`."""
+        """Return, for each hash, whether any block may have its key, as `TableKeys.hits` does."""
         buckets = wanted >> np.uint64(64 - self.bucket_bits)
         rest = self.bits - self.bucket_bits
         middle = (wanted >> np.uint64(64 - self.bits)) & np.uint64((1 << rest) - 1)

@@ -116,7 +116,7 @@ class BackgroundCompaction(BackgroundTask):
 
     def _open_retention(self) -> LogRetention:
         if self._retention is None:
-            wait = self._closing.wait  # as uploads wait: each holder of the lock works on one batch
+            wait = self._closing.wait  # for one batch at a time, so that uploads wait no longer than for that
             self._retention = LogRetention(
                 self._layout, self._remote, layer=self._layer, grace_s=self._grace_s, wait=wait
             )

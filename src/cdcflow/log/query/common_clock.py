@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from cdcflow.log.read.moments import time_text
 
 SILENT_AFTER_S = 60.0
-"""A clock that is this far behind this machine's time is called silent. Heartbeats are sent every 10 s unless the
-settings change that, and a reader's own clock may differ from the sources'."""
+"""A log is called silent if its commit clock is older than this, by this machine's time. Heartbeats are sent every 10
+s unless the settings change that, and a reader's own clock may differ from the sources'."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from cdcflow.model.keytexts import values
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Identity, Table
 
 Defaults = Mapping[str, str]
-"""By column of the target: the source's text of its value in rows of shapes without that column."""
+"""Values of columns in rows of shapes that lack them, by the column's name in the target: the texts of the source."""
 
 
 @lru_cache(maxsize=1024)
@@ -181,7 +181,7 @@ def _align_unchanged(column: pa.Array | pa.ChunkedArray, shape: Table, target: T
 
 
 def _distinct(lists: pa.ListArray) -> list[list[str] | None]:
-    """Return the distinct sets of names (a few), in the order of `_codes`."""
+    """Return each distinct set of names once. `_codes` has, for each row, the index of its set in this list."""
     return [
         None if text is None else text.split("\0")
         for text in _join_names(lists).dictionary_encode().dictionary.to_pylist()

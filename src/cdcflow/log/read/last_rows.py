@@ -11,10 +11,8 @@ from cdcflow.model.table import OFFSET, Table, TableId
 
 
 def first_of_last(log: LogReader, table: TableId | None, limit: int) -> int:
-    """The offset from which there are about `limit` rows (of this table) left: searches back further and further.
-
-    If the rows before some offset have expired, the search ends there, by halving the distance to it.
-    """
+    """Return an offset at or after which the log has about `limit` rows (of this table). It searches back in growing
+    steps."""
     end = int(log.newest_checkpoint().next_offset)
     kept, expired, span = end, 0, limit
     while kept > expired + 1:

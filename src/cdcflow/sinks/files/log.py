@@ -122,14 +122,14 @@ class FileLog:
         self._sealing = threading.Lock()
         self._spools: dict[str, SpoolFile] = {}
         self._files_made = 0
-        self._attached: list[_SeparateFile] = []  # since the last cut
+        self._attached: list[_SeparateFile] = []  # separate files that were attached since the last cut
         self._of_journal: list[_SeparateFile] = []
         self.file_bytes_min = FILE_BYTES_MIN
         self._rows_since: float | None = None
         self._log_end = LogEnd(opened.header.base)
         self._writing = threading.Lock()
         self._journal = JournalFile(layout, opened.header, layer, is_shared=lease.replaces)
-        self._journals = deque([self._journal])  # those that are not wholly durable yet; the last is written to
+        self._journals = deque([self._journal])  # journals that are not wholly durable yet, oldest first
         self._cut = _JournalCut(opened.header.base, self._journal, self._journal.head_bytes)
         self._durable = self._cut
         self._is_open = True

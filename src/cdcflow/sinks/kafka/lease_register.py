@@ -41,7 +41,7 @@ class TopicRegister:
             raise
 
     def _latest(self) -> tuple[int, bytes] | None:
-        if self._reader is not None and self._sender is None and self._prepared is None:  # it is not read only once
+        if self._reader is not None and self._sender is None and self._prepared is None:  # read twice: by a standby
             self._prepared = Sender(self._topics)
         reader = self._open()
         low, high = reader.bounds()

@@ -242,7 +242,7 @@ def _own(bucket: Bucket, log_id: str, identity: SourceIdentity, first_offset: in
     except FileNotFoundError:
         created = datetime.now(UTC).isoformat(timespec="seconds")
         put_first(bucket, "log.json", LogFile(log_id, identity, created, first_offset).to_json().encode())
-        text = bucket.get("log.json")  # another process's, if that was first
+        text = bucket.get("log.json")  # the first one counts, which may be another process's
     log = LogFile.from_json(text, name)
     if log.log_id != log_id:
         raise ConfigurationError(

@@ -30,7 +30,7 @@ class BucketRegister:
         self._oldest = int(names[0])
         try:
             return int(names[-1]), self._bucket.get(f"{FOLDER}/{names[-1]}")
-        except FileNotFoundError:  # removed since: there are many newer ones
+        except FileNotFoundError:  # removed since it was listed, because there are newer ones
             return self.latest()
 
     def add(self, number: int, content: bytes) -> bool:

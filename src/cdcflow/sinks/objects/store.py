@@ -83,7 +83,7 @@ class BucketStore:
 
     def segments(self) -> Sequence[Bounds]:
         found = sorted(b for n in self._bucket.folders("segments") if (b := segment_bounds(n)) is not None)
-        if not found:  # there need not be a log: of one in Kafka nothing may be sealed yet
+        if not found:  # there may be no log yet: a log in Kafka may have nothing sealed
             return []
         known = self._cached_bounds(found)
         new = [bounds for bounds in found if bounds not in known]

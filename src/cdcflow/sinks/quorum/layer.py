@@ -131,7 +131,7 @@ class ReplicatedLayer:
         with self._replicas.changing:
             file = self._open.pop(fd, None)
         if file is not None:
-            self._disk.fsync(fd)  # for a log that is opened without peers later
+            self._disk.fsync(fd)  # so that the folder is complete if the log is opened without peers later
         self._disk.close(fd)
 
     def fsync_dir(self, path: Path) -> None:
@@ -161,7 +161,7 @@ class ReplicatedLayer:
         elif target.exists():
             raise FileExistsError(f"{target} exists")
         else:
-            self.rename(source, target)  # no other process writes here, and its caller removes the first name
+            self.rename(source, target)  # no other process writes here; the caller removes `source` next
 
     def unlink(self, path: Path) -> None:
         name = self._name(path)

@@ -83,8 +83,8 @@ def _put_manifest(layout: Layout, target: Path, text: bytes) -> None:
 
 
 def _take_shapes(layout: Layout, store: Store) -> None:
-    """Take the store's history of shapes if it is longer. Shapes are only ever added, so the longer history has the
-    other."""
+    """Take the store's history of shapes if it is longer. Shapes are only ever added, so the longer history contains
+    the shorter one."""
     try:
         theirs = store.schemas()
     except FileNotFoundError:

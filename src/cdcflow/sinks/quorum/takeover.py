@@ -49,9 +49,9 @@ from cdcflow.sinks.quorum.replicas import Replicas
 from cdcflow.sinks.quorum.stored import StoredPart, complete_from_store
 
 MARK = "replicated.json"
-"""Records in the log's folder to which peers it belongs, and the last epoch that this machine wrote."""
+"""The file in the log's folder that records to which peers it belongs, and the last epoch that this machine wrote."""
 STATUS = "peers.json"
-"""Records in the log's folder how far each peer is, for operators."""
+"""The file in the log's folder that records how far each peer is, for operators."""
 GRACE_S = 0.5
 """How long the slower peers may take to answer once a majority has."""
 STATUS_COUNTS_S = 15.0
@@ -69,7 +69,7 @@ _log = structlog.get_logger("cdcflow")
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """See `MARK`."""
+    """The content of the file `MARK`: the id of the set of peers, and the last epoch that this machine wrote."""
 
     group: str = ""
     epoch: int = 0
@@ -280,7 +280,7 @@ class ReplicatedJournals:
         layer = ReplicatedLayer(layout, replicas, self._stored.offset)
         replicas.start(layer.snapshot, lambda: self._write_status(layout, replicas))
         with storing(f"beginning epoch {writer.epoch} of the log {layout.root}"):
-            # The log begins its epoch above the one in its folder, which makes it this one.
+            # The log begins the epoch after the one in its folder. So the folder gets the epoch before this writer's.
             write_file(OS_LAYER, layout.epoch, f"{writer.epoch - 1}\n".encode())
             mark = json.dumps(asdict(Mark(writer.group, int(writer.epoch))))
             write_file(OS_LAYER, layout.root / MARK, mark.encode())

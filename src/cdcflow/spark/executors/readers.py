@@ -216,7 +216,7 @@ class Processes:
                 if answer.error is not None:
                     done.answer.set_exception(answer.error)
                     if isinstance(answer.error, PasswordRefused):
-                        break  # the next process gets the password of then
+                        break  # the next process gets the new password
                 else:
                     done.answer.set_result((process, answer.result))
         except (EOFError, OSError):

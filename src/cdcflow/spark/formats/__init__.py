@@ -41,7 +41,8 @@ class SparkFormat(Protocol):
         metastore."""
 
     def is_conflict(self, error: BaseException) -> bool:
-        """See `cdcflow.tables.port.Engine.is_conflict`."""
+        """Return whether a commit failed because another process committed first (see
+        `tables.port.Engine.is_conflict`)."""
 
 
 _FORMATS: dict[str, Callable[[], SparkFormat]] = {"delta": DeltaFormat, "iceberg": IcebergFormat}

@@ -49,7 +49,8 @@ _CONFLICT = re.compile(
 _UNREADABLE = re.compile(r"EOFException|FileNotFound|NotFoundException|RuntimeIOException|[Aa]vro")
 """Java's errors for a file that is missing or ends early."""
 _RESERVED = "names reserved for Iceberg metadata columns"
-"""The error for a table whose columns have such names: it has the same class as a conflict, but occurs every time."""
+"""A text in the error for a table with columns of reserved names. The error has the class of a conflict, but trying
+again does not help."""
 _BUSY_MS = 60_000
 _NEVER = object()
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_MIN = 1_000_000
-"""If a MERGE would read at least this many rows, two commits on a branch cost less."""
+"""From this number of rows that a MERGE would read, two commits on a branch cost less than the MERGE."""
 
 
 class BranchMoved(Exception):

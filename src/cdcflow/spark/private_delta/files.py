@@ -18,7 +18,7 @@ COMPACTED: Mapping[str, str] = {
     "spark.databricks.delta.optimize.maxFileSize": str(MADE_BYTES),
     "spark.databricks.delta.optimize.maxDeletedRowsRatio": str(DEAD_SHARE_MAX),
 }
-"""For larger files with fewer deleted rows OPTIMIZE would only replace them with similar ones."""
+"""OPTIMIZE's settings for the same choice of files. By default it would also replace larger files by similar ones."""
 
 
 def files_to_rewrite(files: Sequence[Mapping[str, Any]]) -> list[int]:

@@ -17,7 +17,8 @@ from cdcflow.tables.merge.format import Format
 from cdcflow.tables.paths import Warehouse
 
 _FORMATS: dict[str, ModuleType] = {"iceberg": iceberg, "delta": delta}
-"""In the order in which a warehouse is checked: a folder may also contain an unrelated Delta table."""
+"""The formats in the order in which a warehouse is checked for them: an Iceberg warehouse may also contain an
+unrelated Delta table."""
 
 FORMATS: tuple[str, ...] = tuple(sorted(_FORMATS))
 

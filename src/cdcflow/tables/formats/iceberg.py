@@ -31,7 +31,8 @@ TRANSACTIONS = f"{COMMITTED}.transactions"
 """The key, in a snapshot's summary, of the latest version that each writer recorded."""
 
 BRANCH_S = 86_400.0
-"""In seconds; no change of rows takes this long, so an older branch was left by a process that was killed."""
+"""The age, in seconds, at which a branch counts as abandoned: no change of rows takes this long, so its process was
+killed."""
 
 CATALOG_CLASSES: Mapping[str, str] = {
     "org.apache.iceberg.rest.RESTCatalog": "rest",

@@ -31,7 +31,8 @@ STEP = 250_000
 
 
 IsKeptOut = Callable[[TableId, int], bool]
-"""Whether the contract of a captured table keeps out its row whose latest change has an offset."""
+"""Returns whether the contract of a captured table keeps a row out of the table, given the offset of its latest
+change."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from cdcflow.tables.port import SqlSession
 from cdcflow.tables.segments import InputFile, offsets_of
 
 Standing = Callable[..., str]
-"""See `CurrentTable.standing`."""
+"""The function that returns the name in SQL of existing rows of the table (see `CurrentTable.standing`)."""
 
 
 def folding(

@@ -321,7 +321,7 @@ class MergeRun:
         chosen = [known[n] for n in sorted(known) if wanted is None or n in wanted]
         self._chosen = {table: number for number, table in enumerate(chosen, 1)}
         turns: dict[TableId, list[TableId]] = {}
-        for table in chosen:  # of those that share one, one at a time
+        for table in chosen:  # tables that go into one table of the warehouse are merged one after another
             turns.setdefault(self._destination(table).table, []).append(table)
         with ThreadPoolExecutor(TABLES_AT_ONCE) as pool:
             found = [report for turn in pool.map(self._turn, turns.values()) for report in turn]
@@ -375,7 +375,7 @@ class MergeRun:
         log = "" if self._log.layout.store is not None else str(self._log.layout.root.resolve())
         folder = self._warehouse.location_of(table_path(self._destination(table).table))
         found = table_failed(table, engine.name, failure, folder, log)
-        found.__cause__ = error  # for the full traceback
+        found.__cause__ = error  # printed with --debug
         return found
 
     def _merge_table(self, table: TableId, engine: Engine) -> TableMergeReport | None:
@@ -398,11 +398,11 @@ class MergeRun:
         mode = decide_mode(table, None if before is None else before.properties, policy)
         if (before is None or str(table) not in self._positions.backfilled_tables) and not self._log.files(table, 0):
             if before is not None:
-                return None  # a cut shows it, and its rows in the log have expired
+                return None  # its rows in the log have expired, and a cut shows the table
             before = self._made_empty(there, table, engine, mode)
         start, since = self._positions.start(there, table, before, mode)
         if start > self._cut:
-            self._ahead.add(table)  # an earlier merge that died had gone further with it than this step goes
+            self._ahead.add(table)  # an earlier merge went further with this table before it died
         files = self._log.files(table, start, since)
         if files and (reason := engine.declines(before, files, mode)) is not None:
             raise HandOver(reason)
@@ -428,7 +428,7 @@ class MergeRun:
         was = 0 if before is None else before.transactions.get(self._positions.app(table), 0)
         came_to, expected = after.transactions.get(self._positions.app(table), 0), self._cut if files else was
         if came_to != expected and table not in self._ahead:
-            raise overtaken(table, came_to, self._cut)  # its current state is not the one at this merge's cut
+            raise overtaken(table, came_to, self._cut)  # another merge has changed the table to a later cut
         self._ids[table], self._modes[table], self._commits[table] = after.id, mode, after.commit
         if self._shows_already(table, after, there):
             self._shown.add(str(table))

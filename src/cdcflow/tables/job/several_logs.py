@@ -81,7 +81,7 @@ def merge_logs(
         with of_all_tables(engines.first, warehouse):
             cuts = engines.first.cuts()
             cuts.drop_torn()
-            before = without_derived(cuts.newest())  # this merge derives none
+            before = without_derived(cuts.newest())  # a merge of several logs computes no derived tables
         work = _Work(engines, warehouse, on_edit, watch, before)
         work.check_logs(logs)
         clocks = {log.name: sealed_clock(log.layout, log.newest) for log in logs}

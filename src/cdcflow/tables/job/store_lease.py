@@ -131,14 +131,14 @@ class _StoredLease:
             try:
                 if self._is_held():
                     self._warehouse.replace(LEASE, self._holder)
-            except CdcflowError as error:  # the merge is just as correct
+            except CdcflowError as error:  # the merge is correct without the lease
                 _log.warning("the lease on the warehouse was not renewed", reason=str(error).splitlines()[0])
 
     def release(self) -> None:
         try:
             if self._is_held():
                 self._warehouse.delete([LEASE])
-        except CdcflowError as error:  # as above
+        except CdcflowError as error:  # the lease expires by itself
             _log.warning("the lease on the warehouse was not given back", reason=str(error).splitlines()[0])
 
     def _held_s(self) -> float | None:

@@ -9,7 +9,7 @@ from cdcflow.tables.folders import WarehouseFolder
 
 
 def read_text(warehouse: WarehouseFolder | Path, path: Sequence[str]) -> str | None:
-    """See `cdcflow.tables.port.Engine.read_text`."""
+    """Return the text of one of cdcflow's small files in a warehouse; None if it does not exist."""
     try:
         return WarehouseFolder.of(warehouse).read("/".join(path)).decode()
     except FileNotFoundError:
@@ -17,5 +17,5 @@ def read_text(warehouse: WarehouseFolder | Path, path: Sequence[str]) -> str | N
 
 
 def write_text(warehouse: WarehouseFolder | Path, path: Sequence[str], text: str) -> None:
-    """See `cdcflow.tables.port.Engine.write_text`."""
+    """Write one of cdcflow's small files atomically: a reader sees either the old or the new content, whole."""
     WarehouseFolder.of(warehouse).replace("/".join(path), text.encode())

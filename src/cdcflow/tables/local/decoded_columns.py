@@ -25,8 +25,8 @@ BYTES_MAX = 1 << 30
 """At most about this many bytes of decoded columns are kept."""
 
 ROWS_MIN, PART_MIN = 1 << 18, 4
-"""If the row groups with the requested rows have fewer rows than this, or than a quarter of the file, they are read:
-this takes milliseconds, or less than decoding the whole file."""
+"""Limits for decoding a column. If the row groups with the requested rows have fewer rows than the first number, or
+less than a quarter (1 / the second number) of the file's rows, only these groups are read, which is faster."""
 
 _ROW_BYTES = 8
 

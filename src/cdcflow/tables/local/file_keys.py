@@ -32,8 +32,8 @@ IN_MEMORY_BYTES_MAX = 1 << 20
 """A larger index is in a temporary file."""
 
 MEMORY_BYTES_MAX = 64 << 20
-"""Of indexes in memory, at most this many bytes are kept: those that were not used for the longest time are of files
-that were replaced."""
+"""At most this many bytes of indexes are kept in memory. The ones that were not used for the longest time are dropped
+first: their files were replaced."""
 
 UNUSED_S = 60.0
 """An index that was not used for this time makes room for others: its file was replaced, or its table is quiet."""
@@ -184,8 +184,9 @@ class KnownColumns(Generic[Kept]):
     def offer(
         self, file: Hashable, rows: int, read: Callable[[], Kept | None], *, at_once: bool = False
     ) -> Kept | None:
-        """Have a file of this number of rows indexed by `read` if this is the second time, and there is room.
-        `at_once`: also the first time."""
+        """Return the value that is kept for a file of this number of rows. If there is none, compute it by `read` and
+        keep it, provided that there is room and that the file was offered before (`at_once`: even if it was not);
+        otherwise return `None`."""
         size = self._row_bytes * rows
         with self._lock:
             if file in self._used:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 SMALL_BYTES, SMALL_FILES_MAX = 4 << 20, 32
-"""Files below this size are merged if there are more than this many of them: each change leaves one."""
+"""Files below the first size are merged if there are more of them than the second number: each change leaves one
+file."""
 
 AGAIN_BYTES_MAX = 64 << 20
 """At most this many bytes are rewritten at a time."""
@@ -27,18 +28,18 @@ DEAD_SHARE_MAX = 1 / 3
 """A file with a larger share of deleted rows is rewritten."""
 
 JOINED_BYTES = 32 << 20
-"""In maintenance, several files below this size are merged. Spark's maintenance accepts as many."""
+"""In maintenance, files below this size are merged if there are several. Spark's maintenance has the same limit."""
 
 JOINED_TIMES = 4
 """Rewrite a file only if the smaller files to merge into it add up to at least 1/4 of its size; this bounds write
 amplification at 4."""
 
 JOINED_MEMORY_MAX = 256 << 20
-"""At most this many bytes of them are held in memory, which also limits the merged file."""
+"""At most this many bytes of the files to merge are held in memory, which also limits the size of the merged file."""
 
 WORN_SHARE_MAX = 1 / 20
-"""In maintenance, a file with a larger share of deleted rows is rewritten. This is Delta's own threshold for OPTIMIZE …
-PURGE (`optimize.maxDeletedRowsRatio`): readers have to read marks, and pay for them, however few there are."""
+"""In maintenance, a file with a larger share of deleted rows is rewritten. This is Delta's own threshold for OPTIMIZE
+… PURGE (`optimize.maxDeletedRowsRatio`): a reader has to read a file's marks, however few there are."""
 
 WORN_BYTES_MAX = 128 << 20
 """A larger file keeps its marks: a file is held in memory while it is rewritten."""

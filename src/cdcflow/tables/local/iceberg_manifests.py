@@ -21,14 +21,14 @@ from cdcflow.tables.local import iceberg_avro
 from cdcflow.tables.port import HandOver
 
 BYTES_MAX = 4 << 20
-"""How many bytes of manifests are known; decoded they take some ten times as much memory."""
+"""How many bytes of manifests, as stored in files, are kept; decoded they take some ten times as much memory."""
 DELETES = "it has deletes that only Spark reads"
 
 _FIRST, _LAST = b"", b"\xff"
-"""No path of a data file is outside of these."""
+"""Bounds of paths for a manifest without bounds: every path of a data file is between them."""
 
 _LISTED_BYTES = 200
-"""What one manifest takes in a list of them."""
+"""How many bytes one entry in a list of manifests counts."""
 _Found = TypeVar("_Found")
 
 

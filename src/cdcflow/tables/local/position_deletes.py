@@ -185,7 +185,7 @@ def write(table: Table, file: DataFile, listed: Listed) -> DataFile:
     """Write a delete file that lists these rows. `file`: one of the data files that it is about; all are in one
     partition."""
     path = table.location_provider().new_data_location(f"00000-0-{uuid4()}-00001-deletes.parquet")
-    names = sorted(listed)  # as their bytes would be
+    names = sorted(listed)  # this is also the order of their bytes in UTF-8
     parts = [listed[name] for name in names]
     codes = np.repeat(np.arange(len(names), dtype=np.int32), [len(part) for part in parts])
     numbers = np.concatenate(parts)

@@ -18,8 +18,8 @@ Kept = TypeVar("Kept")
 
 
 class RecentlyUsed(Generic[Kept]):
-    """What was kept or used last, by whatever identifies it. May be used from several threads; what it returns must not
-    be changed."""
+    """A cache of values, by keys of any kind, that drops those which were not used for the longest time. May be used
+    from several threads. Callers must not change a value that it returns."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -28,7 +28,7 @@ class RecentlyUsed(Generic[Kept]):
         self._bytes = 0
 
     def keep(self, name: Hashable, what: Kept, size: int) -> None:
-        """Keep this. `size`: its bytes."""
+        """Add a value of `size` bytes, and drop others if the cache would exceed its maximum."""
         with self._lock:
             self._forget(name)
             self._kept[name] = what, size
@@ -37,7 +37,7 @@ class RecentlyUsed(Generic[Kept]):
                 self._forget(next(iter(self._kept)))
 
     def get(self, name: Hashable) -> Kept | None:
-        """Return what was kept; `None` if nothing is."""
+        """Return the value under this name; `None` if it was dropped or never added."""
         with self._lock:
             found = self._kept.get(name)
             if found is None:

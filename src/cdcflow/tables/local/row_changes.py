@@ -139,7 +139,7 @@ class RowChanges(Generic[File]):
         if self._standing is None and self._fold_whole_rows(folding, metadata, app, version):
             return
         if folding.is_of_all:
-            self._standing = self._stand()  # whatever the keys are
+            self._standing = self._stand()  # then all rows are needed, whatever their keys
         found = self._stand_for(layout, folding.changes, _kept_columns(folding, self._table.schema.names))
         key = [layout.target.columns[i].name for i in layout.key] if layout.target.key else []
         brought = {*(c.name for c in layout.target.columns), OFFSET, MISSING}

@@ -38,7 +38,7 @@ from cdcflow.tables.merge.moves import emptied_or
 from cdcflow.tables.merge.reduce import ColumnLayout, Family
 
 _FOLLOWED = "o", "n", "p", "t", "op"
-"""What must be known of the event that follows."""
+"""The columns that are needed of the key's next event."""
 
 
 @dataclass(frozen=True, slots=True)

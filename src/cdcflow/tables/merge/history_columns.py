@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OffsetNames:
-    """The names of the columns for the two offsets."""
+    """The names of the columns with the first and the last offset of a version."""
 
     start: str = "_valid_from"
     end: str = "_valid_to"
 
 
 AUTO_CDC = OffsetNames("__START_AT", "__END_AT")
-"""As Spark's Auto CDC calls them."""
+"""The names that Spark's Auto CDC gives these two columns."""
 
 
 def columns(names: OffsetNames) -> tuple[tuple[str, str], ...]:

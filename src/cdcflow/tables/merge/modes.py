@@ -24,13 +24,15 @@ from cdcflow.tables.merge.policy import Mode, TablePolicy
 from cdcflow.tables.merge.refusals import CannotFollow, rebuilt
 
 MODE_PROPERTY = "cdcflow.mode"
-"""The table's mode; without it `current`."""
+"""The property of a table that has its mode; a table without it has the mode `current`."""
 
 DELETED = "_is_deleted"
-"""In soft_delete: whether the source has deleted the row. Iceberg keeps `_deleted` for itself."""
+"""The column of the mode soft_delete that is true if the source has deleted the row. (Iceberg reserves `_deleted`.)
+"""
 
 PURGED = "_is_purged"
-"""In soft_delete, if some purges leave rows unmarked: whether the source has deleted the row by one of them."""
+"""A column of the mode soft_delete, if purges may keep rows: true if the source has deleted the row by such a purge,
+which leaves `_is_deleted` false."""
 
 
 @dataclass(frozen=True, slots=True)

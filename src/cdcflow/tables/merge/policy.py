@@ -12,23 +12,25 @@ from cdcflow.model.routes import NO_ROUTES, Routes
 from cdcflow.tables.merge.contract import Contract
 
 Mode = Literal["current", "soft_delete", "append", "history"]
-"""What the rows of a table are: those that the source has now; these and the deleted ones, marked; the changes; the
-versions of each row."""
+"""What the rows of a table are. `current`: the rows that the source has now; `soft_delete`: these, and the deleted
+ones with a mark; `append`: the changes; `history`: the versions of each row."""
 
 HistoryColumns = Literal["cdcflow", "auto_cdc"]
-"""What the ends of versions are called: `_valid_from` and `_valid_to`, or as Spark's Auto CDC calls them."""
+"""The names of the columns with the ends of versions. `cdcflow`: `_valid_from` and `_valid_to`; `auto_cdc`: those of
+Spark's Auto CDC."""
 
 
 Evolve = Literal["evolve", "add_only", "freeze"]
-"""Which changes of the source's shape a table follows: all; new columns; none."""
+"""Which changes of the source's shape a table follows. `evolve`: all; `add_only`: new columns; `freeze`: none."""
 
 Incompatible = Literal["stop", "new_column"]
-"""What happens to a column whose new type does not hold the old values: the table is skipped; the new type gets a
-separate column."""
+"""What happens to a column whose new type does not hold the old values. `stop`: the table is excluded from the cuts;
+`new_column`: the new type gets a separate column."""
 
 
 Readable = Literal["fast", "wide"]
-"""What a new table is optimized for: cheap changes; readers that do not support marked rows and renamed columns."""
+"""What a new table is optimized for. `fast`: cheap changes; `wide`: readers that support neither marked rows nor
+renamed columns."""
 
 
 @dataclass(frozen=True, slots=True)

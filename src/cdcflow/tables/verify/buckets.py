@@ -33,7 +33,7 @@ from cdcflow.tables.verify.source_rows import ChunkPiece, SourceRows
 BUCKET_ROWS = 1000
 BUCKETS_MIN = 16
 MOST = 0.25
-"""If more of the buckets differ, all rows are read."""
+"""If a larger share of the buckets than this differs, all rows of the table are read."""
 MOST_DIFFER = "too many of its rows differ, or are changed: reading all of them costs less"
 
 T = TypeVar("T")

@@ -137,7 +137,7 @@ def _headers(log: LogReader, begin: int, begun: int, last: int) -> tuple[pa.Tabl
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The keys of a table that changed; `None`: all of its rows may have changed."""
+    """The keys of a table that changed. `None` instead of keys: any of its rows may have changed."""
 
     keys: pa.Table | None
 
