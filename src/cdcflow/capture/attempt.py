@@ -211,8 +211,8 @@ class Attempt:
         source = self._recording.checkpoint.source
         orders = StoredOrders.read(source)
         again = orders.tables_to_read(self._machine.progress)
-        # The next cut removes the stored order from the checkpoint, and records that the tables are to be read. After a
-        # crash before that cut, the order is still stored.
+        # The next cut removes these requests from the checkpoint, and records that the tables are to be read. After a
+        # crash before that cut, the requests are still stored.
         self._recording.checkpoint = replace(self._recording.checkpoint, source=reread.without_orders(source))
         left = self._read_after_loss(orders.history) if orders.history else frozenset(t.id for t in self.tables)
         ordered = () if self._orders.given else self._ordered

@@ -12,7 +12,7 @@ canary also takes a digest of a few rows of one table in turn, before its mark. 
 last one, and the stream delivered no change of the table up to the mark, its rows changed without being logged. A
 change that was streamed before it could be seen (a commit that waits for a replica) counts for the next digest, too.
 
-Between two proofs a table that had changes is `fresh`. A table that had none is `quiet`: it is known that nothing was
+Between two proofs a table that had changes is `fresh`. A table without changes is `quiet`: it is known that nothing was
 changed in it. Every other table is `not proven`, with the reason. Pure except for the queries in `look`.
 """
 

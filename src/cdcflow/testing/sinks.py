@@ -439,8 +439,8 @@ class SinkContract:
             writer = Writer.of(place.open())
 
     def test_partial_keys_of_expired_rows_are_refused(self, place: Place) -> None:
-        """If retention removed the key of a partial row, that row would lack columns forever, undetected (hard case
-        W11)."""
+        """If retention removed the key of a partial row, that row would never get its missing columns, undetected (hard
+        case W11)."""
         writer = Writer.of(place.open())
         since = writer.checkpoint.next_offset
         partial = {UNCHANGED: ["note"], OP: "u"}
@@ -503,8 +503,8 @@ class SinkContract:
             writer = Writer.of(place.open())
 
     def test_closed_log_takes_nothing_more(self, place: Place) -> None:
-        """A thread that still writes after the close must get an error, because the file may have another owner by
-        then."""
+        """A thread that still writes after the close must get an error, because the file may already have another
+        owner."""
         log = place.open()
         writer = Writer.of(log)
         writer.put(orders(1))

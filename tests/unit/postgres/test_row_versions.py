@@ -23,7 +23,10 @@ READ = CatalogVersion(
     ("now", "changed"),
     [
         ({}, False),
-        ({"files": {16401: (6001, "aa"), 16402: (5002, "bb")}}, True),  # TRUNCATE or VACUUM FULL of a partition
+        (
+            {"files": {16401: (6001, "aa"), 16402: (5002, "bb")}},
+            True,
+        ),  # TRUNCATE (hard case P14) or VACUUM FULL of a partition
         ({"files": {16401: (5001, "ax"), 16402: (5002, "bx")}}, False),  # ADD COLUMN … DEFAULT 7
         ({"files": {16401: (6001, "ax"), 16402: (5002, "bx")}}, True),  # a statement rewrote one partition
         ({"files": {16401: (5001, "aa")}}, True),  # DETACH, DROP

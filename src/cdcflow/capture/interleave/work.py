@@ -11,7 +11,7 @@ from cdcflow.model.change import KeySet, Uint64s
 
 KEYS_UNSORTED_MAX = 10_000
 QUIET_WINDOWS_MIN = 20
-"""Once a table's chunks are made smaller, they stay so until this many windows in a row held nothing back."""
+"""After a table's chunks were shortened, they stay short until this many windows in a row held nothing back."""
 PACES_KEPT = 3
 """A chunk's size follows the fastest of this many latest chunks: on a busy machine half of the reads wait for a
 processor."""

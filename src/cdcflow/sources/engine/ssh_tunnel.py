@@ -38,8 +38,8 @@ PROGRAM = "ssh"
 CONNECT_TIMEOUT_S = 8
 """Shorter than the libraries' timeouts, so that ssh reports which of the two servers does not answer."""
 ALIVE_EVERY_S, ALIVE_TIMES = 10, 3
-"""ssh asks a silent server this often and this many times; then the link counts as broken. Other connections get the
-same time."""
+"""ssh sends a silent server a message this often. After this many without an answer, the link counts as broken. Other
+connections get the same time."""
 LOGINS_AT_ONCE = 4
 """An SSH server refuses some of more than ten logins at the same time (`MaxStartups`)."""
 ENDS_WITHIN_S = 1.0

@@ -23,7 +23,7 @@ class BulkStream(ABC):
         self._more = False
         """Whether more can be received without waiting."""
         self._is_backlog = False
-        """Whether so much is arriving that another thread should decode it."""
+        """Whether a backlog is arriving, which another thread should decode."""
         self._is_closed = False
         self._ahead: DecodeAhead[Sequence[StreamEvent]] = DecodeAhead(
             self._turn, lambda: self._is_backlog and self._failure is None

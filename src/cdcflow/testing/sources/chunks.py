@@ -240,7 +240,7 @@ class ChunkScenarios(Scenarios):
 
     @needs("alter tables")
     def test_column_that_is_added_between_two_chunks_is_in_the_next(self, source_kit: SourceKit) -> None:
-        """Each chunk must have the shape of its own rows: another shape would put values into wrong columns (hard cases
+        """A chunk's shape must be that of its rows, or their values would be read as those of other columns (hard cases
         P18, M36)."""
         source_kit.execute(*numbers(1, 300))
         source, checkpoint = self.prepare_source(source_kit)

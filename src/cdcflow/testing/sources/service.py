@@ -94,7 +94,7 @@ class ServiceScenarios(Scenarios):
         source.close()
 
     def test_drop_leaves_nothing_of_a_log_and_all_of_another(self, source_kit: SourceKit) -> None:
-        """An object that stays costs the source resources forever, and an object of another log is still needed.
+        """An object that stays costs the source resources permanently, and an object of another log is still needed.
 
         A second drop is harmless, and reports that nothing was left.
         """

@@ -176,8 +176,8 @@ class StreamScenarios(Scenarios):
 
     @needs("spool")
     def test_large_transaction_comes_through_a_spool_with_every_row(self, source_kit: SourceKit) -> None:
-        """A transaction may be too large for memory: none of its rows may be missing, doubled or out of order (hard
-        case P33)."""
+        """A transaction may be too large for memory: its rows must arrive complete, once and in order all the same
+        (hard case P33)."""
         source, checkpoint = self.prepare_source(source_kit)
         spools = Spools()
         source_kit.execute(*(inserts(n, n + 499) for n in range(1, LARGE + 1, 500)))
