@@ -15,7 +15,8 @@ EVERY_S = 10.0
 POLL_S = 1.0
 """How often the state is read; it is written when it has changed, and every `EVERY_S`."""
 SEEN_WITHIN_S = 60.0
-"""A daemon that was not seen for this long did not run, or could not: then a new span begins."""
+"""If a daemon was not seen for this long, it did not run, or could not work. The next state then begins a new span.
+"""
 
 
 class ActivityComponent:

@@ -47,7 +47,8 @@ from cdcflow.log.maintenance import state_files
 
 LOOK_EVERY_S = 2.0
 PROBLEMS_WITHIN_S = 3.0
-"""`cdcflow status` waits ten seconds for its answer."""
+"""How long a status waits for a check of the source: less than the ten seconds that `cdcflow status` waits for its
+answer."""
 
 
 def run(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # the priority is lowered before anything heavy is imported
     from cdcflow.model.table import TableId
 
 NO_LOG_EVERY_S = 0.5
-"""How often it checks for the log of a daemon that has only begun."""
+"""How often this process checks whether the log exists, if the daemon has only begun and has not created it yet."""
 
 
 def main() -> None:

@@ -27,11 +27,13 @@ if TYPE_CHECKING:  # the priority is lowered before anything heavy is imported
     from cdcflow.tables.job.reports import MergeProgress, MergeReport
 
 IDLE_MAX_S = 30.0
-"""A merge without news is due after this time: for tables that were excluded, and for maintenance."""
+"""After this time a merge is due even if the log has no new segment: for tables that were excluded, and for
+maintenance."""
 NO_LOG_EVERY_S = 0.5
-"""How often it checks for the log of a daemon that has only begun."""
+"""How often this process checks whether the log exists, if the daemon has only begun and has not created it yet."""
 _ROUTINE = frozenset(("table merged", "cut published"))
-"""Events of every merge: status and metrics show them, and the daemon's lines would consist of them."""
+"""Events that are not sent to the daemon, because every merge has them: they would fill its output, and the status
+and the metrics show the same."""
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 TURN_WITHIN_S = 60.0
 TURN_EVERY_S = 0.1
 UPKEEP_LEAST_S = 0.5
-"""Maintenance for which the next merge waits has at least this time, so that it gets to each of its steps."""
+"""The minimum time for maintenance that the next merge has to wait for, so that it gets to each of its steps."""
 
 
 def prepare_merge(

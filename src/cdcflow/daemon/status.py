@@ -23,7 +23,8 @@ from cdcflow.log.maintenance import state_files
 from cdcflow.model.position import Checkpoint, Position, position_text
 
 CAUGHT_UP_BYTES = 1 << 20
-"""A source that is less than this ahead counts as caught up: it constantly writes log itself."""
+"""A capture that is less than this far from the end of the source's log counts as caught up: an idle source writes
+log, too."""
 SCHEMAS_EVERY_S = 15.0
 """How often schemas in the log are compared with contracts."""
 ANSWER_WITHIN_S = 1.0

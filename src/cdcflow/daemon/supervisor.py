@@ -34,9 +34,9 @@ POLL_EVERY_S = 0.5
 LIST_EVERY_S = 5.0
 """How often the processes that belong to the work are listed; their memory is read more often."""
 SILENT_MAX_S = 60.0
-"""A process sends a beat every two seconds; one that does not for this long is ended."""
+"""A process that has sent no beat for this long is ended. It should send one every two seconds."""
 PATIENCE_MIN_S = 15.0
-"""A shorter time for progress counts as this: a healthy process takes seconds to start, and its beats may be late."""
+"""The minimum of `progress_timeout`: a healthy process takes seconds to start, and its beats may be late."""
 PAUSE_MAX_S = 300.0
 STEADY_S = 60.0
 """If a process ran for this long before it failed, the pauses before restarts begin at one second again."""

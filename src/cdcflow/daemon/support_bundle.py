@@ -38,13 +38,14 @@ TABLE_FIELDS = (
     *("rows_per_second_max", "chunks", "size", "exhausted", "whole", "keys_since", "whole_since", "gap"),
     *("freshness", "fresh_as_of", "freshness_reason", "freshness_cause", "shadow_difference"),
 )
-"""Fields of a table in a status: not `plan` and `cursor`, which hold keys."""
+"""The fields that a bundle takes of a table in a status. `plan` and `cursor` are not among them, because they hold
+keys."""
 SEGMENT_FIELDS = (
     *("first_offset", "last_offset", "first_transaction", "last_transaction", "first_cut", "last_cut", "epoch"),
     *("previous", "previous_offset", "version", "stands_for", "seams"),
 )
 FILE_FIELDS = ("path", "rows", "bytes", "version", "first_offset", "last_offset", "ops", "partial", "moved")
-"""Fields of a segment's file: not `key_min`, `key_max` and `key_runs`."""
+"""The fields that a bundle takes of a segment's file. `key_min`, `key_max` and `key_runs` are not among them."""
 _EVENT = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z? \S")
 
 

@@ -15,7 +15,7 @@ from cdcflow.errors import ConfigurationError
 WarehouseKind = Literal["folder", "s3"]
 BUCKET = "demo"
 SCHEMA = "lake"
-"""The schema of the catalog, if that is in the source's server."""
+"""The schema of the catalog's tables, if the catalog is in the source's server."""
 
 _ACCESS, _SECRET = "CDCFLOW_DEMO_ACCESS_KEY", "CDCFLOW_DEMO_SECRET_KEY"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # a daemon without consumer requests need not load what reads
 
 LIMIT, LIMIT_MAX = 500, 5000
 TRANSACTION_ROWS_MAX = 10_000
-"""An answer ends where a transaction ends, if the transaction has no more rows than this."""
+"""An answer is extended beyond its limit to the end of a transaction, but to no more rows than this."""
 WAIT_MAX_S = 60.0
 SESSIONS_MAX = 16
 TURN_S = 30.0

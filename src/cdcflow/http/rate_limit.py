@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 
 BURST_MIN = 10.0
-"""The page sends some requests at once when it is opened."""
+"""The minimum number of requests that a caller may send at once: the page sends some when it is opened."""
 CALLERS_MAX = 10_000
-"""Addresses are free to choose in IPv6: more than this many are not remembered."""
+"""The maximum number of callers that are remembered: a client can use any number of addresses in IPv6."""
 
 
 class RateLimit:

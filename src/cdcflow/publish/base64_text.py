@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 _ALPHABET = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
 LONG_BYTES = 24
-"""Longer values are encoded one by one: the call for each costs less than processing its bytes."""
+"""Values longer than this are encoded one by one, because the call for each costs less than processing its bytes."""
 
 
 def base64_text(values: pa.Array) -> pa.Array:

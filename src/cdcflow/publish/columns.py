@@ -113,7 +113,7 @@ def list_of(inner: Encoding, modes: Modes) -> Encoding:
 
 
 def by_arrow(arrow: pa.DataType, modes: Modes) -> Encoding:
-    """Return the encoding of a type that has no rule of its own here, such as a domain, an enum or an extension's
+    """Return the encoding of a type for which this package has no rule, such as a domain, an enum or an extension's
     type: the type in the log decides."""
     if pa.types.is_boolean(arrow):
         return Encoding(connect.BOOLEAN, neutral=False)

@@ -17,7 +17,8 @@ from cdcflow.publish.protobuf_writer import schema_text as protobuf_text
 
 Frame = tuple[bytes, bytes]
 Register = Callable[[str, str, str], int]
-"""From subject, schema type (AVRO, PROTOBUF) and schema text to the number that the registry assigns."""
+"""A function that returns the registry's number for a schema, given its subject, its type (AVRO, PROTOBUF) and its
+text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -331,7 +331,7 @@ def hstore_json(values: pa.Array) -> pa.Array:
 POINT = pa.struct([("x", pa.float64()), ("y", pa.float64()), ("wkb", pa.binary()), ("srid", pa.int32())])
 GEOMETRY = pa.struct([("wkb", pa.binary()), ("srid", pa.int32())])
 _HAS_SRID = 0x20
-"""EWKB's flag, in the last byte of a little-endian type."""
+"""The flag of EWKB for a value that has an SRID, in the last byte of the value's little-endian type."""
 
 
 def point_at(x: float, y: float) -> dict[str, object]:

@@ -18,7 +18,7 @@ from cdcflow.model.change import DELETE, INSERT, UPDATE
 from cdcflow.push.schemas import INTEGER_MAX, INTEGER_MIN, CollectionShape, Wrong
 
 OPERATIONS_MAX = 10_000
-"""Per request. For more rows use an Arrow stream."""
+"""The maximum number of operations in a request. For more rows use an Arrow stream."""
 Kind = Literal["put", "delete", "increment", "compare_and_set"]
 Code = Literal["invalid", "absent", "mismatch"]
 Row = Mapping[str, Any]

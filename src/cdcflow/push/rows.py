@@ -32,7 +32,7 @@ from cdcflow.push.schemas import CollectionShape
 Key = tuple[Any, ...]
 ROWS_KEPT = 20_000
 BYTES_KEPT = 32 << 20
-"""The limit on cached data that is already indexed; what is not indexed is added to it."""
+"""The limit on cached rows that are already indexed. Rows that are not indexed yet are cached in addition."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from cdcflow.model.suggestions import did_you_mean
 from cdcflow.model.table import TableId
 
 Locate = Callable[[SettingPath], str]
-"""The place of a part of a document, for messages."""
+"""A function that returns a text for the place of a part of a document, for messages."""
 
 RowChange = Literal["insert", "update", "delete", "truncate"]
 ROW_CHANGES = ("insert", "update", "delete", "truncate")
@@ -68,7 +68,7 @@ class Alteration:
 
 
 ChangeStep = tuple[RowWrite, ...] | Alteration
-"""What is committed together, or one statement."""
+"""One step of a test: the changes of one transaction, or one statement."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ TONES = {
     **dict.fromkeys(("waiting", "paused", "cancelled"), "warn"),
     **dict.fromkeys(("reading", "changed", "command"), "note"),
 }
-"""The colour class of each state; others are grey."""
+"""The colour class of each state. States that are missing here are grey."""
 _NOTABLE = {"outage", "halted", "failed", "different", "gap", "changed", "waiting"}
 _STEPS_S = (1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 10_800, 21_600, 43_200, 86_400, 604_800, 2_592_000, 31_536_000)
 _STYLE = """

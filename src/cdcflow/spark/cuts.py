@@ -42,7 +42,7 @@ _COLUMNS = (
 )
 
 VERSIONS_KEPT_S = 3600.0
-"""Younger versions of the table of cuts are kept for readers that are using them."""
+"""Versions of the table of cuts that are younger than this are kept, because readers may be using them."""
 
 
 class CutsTable:

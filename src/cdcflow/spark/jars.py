@@ -34,14 +34,14 @@ from cdcflow.spark.runtime.resolver import resolve
 DELTA = "io.delta:delta-spark_4.1_2.13:4.4.0"
 ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 _SQLITE = "org.xerial:sqlite-jdbc:3.50.3.0"
-"""The driver of the database that Iceberg's catalog is in, if it is in the warehouse's folder."""
+"""The driver for the SQLite database that has Iceberg's catalog, if the catalog is in the warehouse's folder."""
 KAFKA = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3"
 # Its classes must be present, but do nothing for cdcflow, which uses no tokens. The version for Spark 4.1.3 is missing
 # in mirrors that have all the others.
 _TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
 _TOKENS_VERSION = "4.1.0-preview1"
 S3 = "org.apache.hadoop:hadoop-aws:3.4.2"
-"""The version of the Hadoop that pyspark has."""
+"""The package for S3, in the version of the Hadoop that pyspark has."""
 _SDK = "software.amazon.awssdk"
 _SDK_MODULES = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
 _SDK_VERSION = "2.29.52"
@@ -54,11 +54,11 @@ _NOT_FOR_S3 = (
     "org.wildfly.openssl:*",
 )
 OWN_JAR = Path(__file__).parent / "cdcflow.jar"
-"""cdcflow's own jar: Delta's commits where several drivers may merge (see `log_store`), and `ICEBERG_PLUGIN`. Its
-sources are in `java/`."""
+"""cdcflow's own jar: the log stores for commits to Delta tables where several drivers may merge (see `log_store`),
+and `ICEBERG_PLUGIN`. Its sources are in `java/`."""
 ICEBERG_PLUGIN = "cdcflow.iceberg.AllocatorPlugin"
-"""One of `spark.plugins`: it frees memory that Iceberg's vectorized reader keeps for each file as long as its process
-runs."""
+"""A plug-in for `spark.plugins`: it frees memory that Iceberg's vectorized reader would otherwise keep for each file
+until its process ends."""
 _CONDITIONAL, _CHECKED = "cdcflow.delta.ConditionalLogStore", "cdcflow.delta.CheckedLogStore"
 LOG_STORES = ("s3a", "hdfs", "abfss", "gs")
 """The URL schemes for which cdcflow's sessions set its own log stores."""

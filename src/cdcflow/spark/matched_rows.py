@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BROADCAST_ROWS_MAX = 1_000_000
-"""Up to this many keys are sent to every executor; beyond it, the table's keys are sorted to join them."""
+"""At most this many keys are sent to every executor. If there are more, they are joined with the table's keys by
+sorting both."""
 
 
 class NewerRows(Exception):

@@ -29,15 +29,16 @@ from cdcflow.model.table import TableId
 from cdcflow.tables.paths import table_at, table_path
 
 LATER_COLUMNS = ("ids", "states", "left_out", "tags", "logs", "commits")
-"""Maps from a table's name to text, which older versions of cdcflow did not write; `logs` maps a log's id to its part
-as JSON."""
+"""Columns of the table of cuts that older versions of cdcflow did not write: maps from a table's name to a text. In
+`logs` the keys are logs' ids, and the texts are JSON."""
 
 MEMBERS = "members"
-"""A map like these, which only warehouses have whose tables get rows under routes: `CutTable.members` as JSON."""
+"""A column like `LATER_COLUMNS`, with `CutTable.members` as JSON. Only warehouses have it whose tables get rows under
+routes."""
 
 PUBLICATION = "cdcflow/cuts"
-"""The transaction of a publication, identified by its version: of two publications that follow the same one the table
-accepts only one."""
+"""The app of the transaction that publishes a cut; its version is one more than that of the cut before. So of two
+publications after the same cut the table accepts only one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +284,7 @@ class ListedCut:
 
 
 EXPIRED_PROPERTY = "cdcflow.expired"
-"""A property of the table of cuts: the latest cut that maintenance has expired."""
+"""The property of the table of cuts that has the latest cut which maintenance has expired."""
 
 
 def joined_tables(parts: Iterable[tuple[str, str, Cut]]) -> dict[str, CutTable]:

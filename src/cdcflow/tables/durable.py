@@ -14,7 +14,7 @@ from pathlib import Path
 from cdcflow.errors import HistoryLost
 
 WRITTEN_BEFORE_S = 7200.0
-"""A commit's files may have been written up to this long before the commit."""
+"""How long before its commit a file may have been written."""
 
 
 def sync_file(path: Path) -> None:

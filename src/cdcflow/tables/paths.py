@@ -22,10 +22,10 @@ LEASE = "_cdcflow.lock"
 VIEWS = "_cdcflow_views"
 """The folder of SQL for readers without cdcflow."""
 STATE = ("_cdcflow_views", "upkeep.json")
-"""When each table was last maintained."""
+"""The file that records when each table was last maintained."""
 UPKEEP_LEASE = "_cdcflow_upkeep.lock"
 DATABASES = "_cdcflow_databases"
-"""The location given to a metastore's databases; cdcflow's tables are stored elsewhere."""
+"""The folder that a metastore's databases get as their location. The tables are elsewhere."""
 
 _WITH_HOST = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 

@@ -39,7 +39,7 @@ the default (128 MB) a compacted table of millions of rows is a single row group
 
 
 NO_VALUES: Mapping[str, str] = {}
-"""No condition on the values of columns."""
+"""The argument `only` for all rows: no condition on the values of columns."""
 
 
 class HandOver(Exception):

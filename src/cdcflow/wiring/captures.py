@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 READERS_TIME = 5
-"""Other processes may read at one chunk this many times as long as this process would."""
+"""How many times as long as this process other processes may read at one chunk."""
 
 
 def open_source(config: Config, readers: Readers | None = None) -> Source:

@@ -13,7 +13,7 @@ from cdcflow.sources.polled import Changing, Unfit
 from cdcflow_files.settings import Csv
 
 BLOCK_BYTES = 16 << 20
-"""The longest line of a JSON file."""
+"""The maximum length of a line of a JSON file, in bytes."""
 _FORMATS = {".csv": "csv", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
 _COMPRESSED = (".gz", ".zst", ".bz2")
 _PLACE = re.compile(r"column #(\d+)(?:: Row #(\d+))?")

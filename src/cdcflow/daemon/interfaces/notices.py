@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from cdcflow.tables.job.reports import MergeReport, SeveralReport, TableMergeReport
 
 FILES_LAG_S = 3600.0
-"""MySQL: cdcflow's binary log file is the oldest one. That is no danger while cdcflow reads its end."""
+"""MySQL: the lag at which it is reported that cdcflow reads the oldest binary log file. While cdcflow keeps up, it
+may read the oldest one without danger."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,16 +20,16 @@ LOG: Sequence[Against] = ("log",)
 TABLES: Sequence[Against] = ("tables",)
 KEYS_MAX = 20_000
 ROUNDS_MAX = 5
-"""How often differing rows are repaired.
+"""How many times at most the rows that differ are repaired and compared again.
 
-A report names only the first of many rows, and a column may come with the first row.
+More than once, because a report names only some of many rows, and a table may get a column with the first row.
 """
 SHOWN = 5
 """How many rows of a table that still differ are shown."""
 KEYS_AT_ONCE = 500
-"""How many keys one command names.
+"""The maximum number of keys in one command.
 
-A command is one line of the control socket, and in the log's checkpoints until it is done.
+A command is sent as one line to the control socket, and is in the log's checkpoints until it is done.
 """
 LOOK_EVERY_S = 0.2
 ANSWER_WITHIN_S = 75

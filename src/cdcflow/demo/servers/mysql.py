@@ -33,7 +33,8 @@ PACKAGES: Mapping[Flavor, tuple[str, str]] = {
     "mysql": ("mysql-server-core", "sid"),  # only Debian's unstable suite has MySQL
     "mariadb": ("mariadb-server-core", "stable"),
 }
-"""The Debian package, and its suite, that a make target unpacks into the cache if no server is installed."""
+"""The Debian packages, each with its suite, that a make target unpacks into the cache for machines without a server.
+"""
 VARIABLES: Mapping[Flavor, str] = {"mysql": "CDCFLOW_MYSQLD", "mariadb": "CDCFLOW_MARIADBD"}
 
 # What a capture needs; and quick, for a server that runs for minutes: no fsync (a killed process loses nothing, the

@@ -45,10 +45,10 @@ class LogFile:
 
 
 UPLOADS = "uploads.json"
-"""Records how much of the log a store has."""
+"""The file that records how much of the log a store has."""
 CHECKPOINT = "checkpoint.json"
-"""In a store: the log's latest checkpoint, uploaded now and then while no row has arrived since the latest segment. It
-lets a reader with access only to the store know how far the source's time has advanced."""
+"""In a store: the object with the log's latest checkpoint. It is uploaded now and then while no row has arrived since
+the latest segment, so that readers with access only to the store know how far the source's time has advanced."""
 
 Bounds = tuple[int, int]
 """First and last offset of a segment, both inclusive."""

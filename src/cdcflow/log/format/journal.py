@@ -50,8 +50,8 @@ from cdcflow.model.table import Table, table_from_json
 BATCH_BYTES_MAX = 4 << 20  # larger batches are split: a reader holds a whole frame in memory
 
 FILE_PAYLOAD_BYTES = 8 << 10
-"""The payload size of a FILE frame, which is reserved in the journal before the file is written. Ends of 64 key ranges
-fit in."""
+"""The payload size of a FILE frame, which is reserved in the journal before the file is written. It holds the ends of
+64 key ranges."""
 
 _NUMBER_MAX = 1 << 62
 _CUT = struct.Struct("<qqqqqqB")  # the fields of `CutMark`; its position, a text, follows them

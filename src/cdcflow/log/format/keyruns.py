@@ -25,7 +25,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 RUNS_MAX = 64
-"""Several times the ranges that a backfill reads at once (`source.backfill.ranges_at_once`, at most 16)."""
+"""The maximum number of runs of a file: several times the ranges that a backfill reads at once
+(`source.backfill.ranges_at_once`, at most 16)."""
 
 _Numbers = npt.NDArray[Any]  # integers of one width, that of the column
 

@@ -147,7 +147,7 @@ HEADERS_BACK = pa.schema(
         ("commit_ts", TRANSACTIONS_SCHEMA.field("commit_ts").type),
     ]
 )
-"""The columns by which a source can compare the log with the transactions that the server has."""
+"""The columns of headers by which a source compares the log's last transactions with its own."""
 
 
 def headers_back(runs: Sequence[TransactionHeaders]) -> pa.Table:

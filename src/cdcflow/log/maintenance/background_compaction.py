@@ -36,11 +36,11 @@ NICENESS = 15
 SWEEP_EVERY_S = 300.0
 UNREAD_S = 3600.0
 RETRY_S = 300.0
-"""The pause after an error: what failed may have read and written as much as one segment."""
+"""The pause after an error: the failed attempt may have read and written as much as one segment."""
 
 WHILE_SEALING = CompactionRule(bytes_max=64 << 20, ends_max=4096, count_min=8, growth=4)
-"""A row is rewritten log4(rows of the result / rows of a segment) times, and once or twice more when its run is full:
-6 to 8 times for segments of 10 KB. A manifest stays below 200 KB."""
+"""The rule during a capture. With it a row is rewritten log4(rows of the result / rows of a segment) times, and once
+or twice more when its run is full: 6 to 8 times for segments of 10 KB. A manifest stays below 200 KB."""
 
 
 class BackgroundCompaction(BackgroundTask):

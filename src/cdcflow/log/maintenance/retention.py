@@ -36,7 +36,7 @@ PATIENCE_S = 60.0
 BY_COMMAND = CompactionRule(256 << 20)
 REMOVED = ".expired.tmp"
 COMPACTED = ".compacted.tmp"
-"""What the name of a segment's directory ends with while its files are being removed."""
+"""The suffix of a segment's directory while its files are being removed."""
 
 
 class RemoteStore(Protocol):

@@ -22,8 +22,8 @@ from cdcflow.model.change import Int64s
 from cdcflow.model.table import OFFSET, TableId
 
 HEADERS_AT_ONCE = 10_000
-"""How many transactions of a log are ordered at a time, if it has that many. A log in Kafka returns their headers in
-small batches, and each round requests the rows again."""
+"""How many transactions of each log are ordered at a time, if it has that many. A small number would be slow for a
+log in Kafka, which returns headers in small batches, because the rows are requested again for each round."""
 
 _NONE: Int64s = np.empty(0, np.int64)
 _FIELD = pa.field(COMMIT_CLOCK, pa.timestamp("us", "UTC"), nullable=False)

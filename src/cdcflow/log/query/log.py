@@ -44,7 +44,7 @@ ROWS_MAX = 500
 KEYS_MAX = 1000
 
 NOTE = b"cdcflow.note"
-"""Metadata of a table's schema: the notes on its point in time."""
+"""The key, in the metadata of a table's schema, of the notes on its point in time."""
 
 AsOf = int | str | datetime | None
 """An offset, a cut ("cut:52"), a position of the source, or a commit time, in UTC if it has no zone (see

@@ -34,8 +34,8 @@ START_AGAIN = "start again: read every table as of one time (`current`), and con
 
 
 Time = str | datetime | int | None
-"""A commit time (a text or `datetime`, in UTC if it has no zone), or a commit clock (µs since 1970); None: the common
-one."""
+"""A commit time (a text or `datetime`, in UTC if it has no zone), or a commit clock (µs since 1970). None: the time
+that all logs have reached."""
 
 Wait = Callable[[float], bool]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")

@@ -31,7 +31,8 @@ from cdcflow.model.change import Int64s
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION, table_from_json
 
 TRIES_MAX = 3
-"""A log that may be written at the same time is checked up to this many times before a fault in it counts."""
+"""How often a check of the unsealed part is repeated before a fault in it is reported: a daemon may be writing there.
+"""
 _BLOCK = 1 << 20
 _Manifest = tuple[Segment, bytes]
 

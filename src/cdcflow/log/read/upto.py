@@ -33,7 +33,8 @@ from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION, Table
 
 BASE_VERSION = 1_000_000
-"""The shape number in the file names of a state's rows; no log has that number."""
+"""The shape number in the names of files with a state's rows. It is different from the number of every shape of a
+log."""
 
 
 def ending(

@@ -34,7 +34,8 @@ from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.model.table import table_from_json
 
 TOPIC_END = "place.json"
-"""Stored with a segment's manifest: the topic it was sealed from, and the topic offset after its last cut."""
+"""The file, next to a segment's manifest, with the topic that the segment was sealed from and the topic offset after
+its last cut."""
 
 
 @dataclass(frozen=True, slots=True)

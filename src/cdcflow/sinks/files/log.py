@@ -62,12 +62,14 @@ from cdcflow.sinks.files.uploader import Uploading
 from cdcflow.sinks.log_end import LogEnd
 
 BUFFERED_BYTES_MAX = 8 << 20
-"""The limit on queued bytes: when `append` exceeds it, it writes to the file itself instead of the syncing thread."""
+"""The limit on queued bytes. When they exceed it, `append` writes them to the file itself, instead of leaving that to
+the syncing thread."""
 
 FILE_BYTES_MIN = 4 << 20
 """A chunk's rows go into a separate file if they have at least this many bytes.
 
-What is committed after them waits for that file, so chunks kept small because of concurrent writes stay in the journal.
+Later commits wait until that file is written. So the rows of small chunks, which are read while the source is written
+to, go into the journal.
 """
 
 _SeparateFile = SpoolFile | RowFile | HeldFile

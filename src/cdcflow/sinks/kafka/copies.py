@@ -38,7 +38,7 @@ from cdcflow.sinks.kafka.topics import Topics
 
 RUN_ROWS = 16 << 10
 SPOOLED_ROWS = 128 << 10
-"""A transaction with more rows goes through a spool: memory does not hold it."""
+"""A transaction with more rows than this goes through a spool, because memory must not hold it."""
 
 OnSegment = Callable[[int, int], None]
 """Called for each part that is durable in the copy, with its first and last offset."""

@@ -19,7 +19,8 @@ from cdcflow.sinks.kafka.topics import CLEANED, Admin, Topics
 
 PATIENCE_S = 10.0
 RECORD_OVERHEAD = 200
-"""An upper bound for key and headers of a record and its batch."""
+"""An upper bound for the bytes that a record needs in addition to its value: its key and headers, and its share of a
+batch."""
 
 
 def doctor(topics: Topics, folder: Path | None = None, history: LogLocation | None = None) -> list[Finding]:

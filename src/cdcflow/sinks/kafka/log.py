@@ -65,7 +65,7 @@ from cdcflow.sinks.other_sources import if_replaced
 
 RANGE_BYTES_MAX = 64 << 20
 RANGE_AGE_S = 3600.0
-"""Brokers delete records by age, and a topic range without its head cannot be read."""
+"""The maximum age of a topic range. Brokers delete records by age, and a range without its head cannot be read."""
 SUCCESSOR_S = 5.0
 """How long a refused writer waits to find out which process took the log over."""
 _ROOM = "cdcflow-spools-"

@@ -52,7 +52,8 @@ class OpenHistory(Protocol):
 
 
 OpeningHistory = Callable[[str, SourceIdentity, int, int], AbstractContextManager[OpenHistory]]
-"""Opens the history of a log: its id, its source, the offset that a new history begins with, and the log's next one."""
+"""A function that opens the history of a log, given the log's id, its source, the first offset of a new history, and
+the log's next offset."""
 
 
 class KafkaTier:

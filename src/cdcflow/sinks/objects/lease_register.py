@@ -11,7 +11,7 @@ from cdcflow.stores.bucket import AlreadyThere, Bucket
 
 FOLDER = "lease"
 KEPT = 20
-"""How many of the latest records stay: far more than are written in the duration of a lease."""
+"""How many of the latest records are kept: far more than are written in the duration of a lease."""
 REMOVED_AT_ONCE = 10
 
 

@@ -48,7 +48,8 @@ COMPARE_EVERY_S = 86400.0
 CHECKPOINT_EVERY_S = 15.0
 """The minimum interval between uploads of the source's time while no rows arrive."""
 LOST_AGAIN_S = 600.0
-"""While something is lost the bucket is compared more often: an operator may be restoring it."""
+"""How often the bucket is compared while something is lost: more often than otherwise, because an operator may be
+restoring it."""
 
 _log = structlog.get_logger("cdcflow")
 

@@ -61,7 +61,8 @@ class SnapshotFile:
 
 
 Snapshot = Callable[[], Sequence[SnapshotFile]]
-"""The files of the image now. Called with the lock of the changes held; the receiver closes the descriptors."""
+"""A function that returns the current files of the image. Its caller holds the lock of the changes, and closes the
+descriptors."""
 
 
 @dataclass(slots=True)

@@ -61,7 +61,7 @@ ALIVE_WAIT_S = 4.0
 LOOK_EVERY_S = 0.1
 
 _PROCESS = uuid.uuid4().hex[:16]
-"""How the ids of this process's writers begin."""
+"""The prefix of the ids of all writers in this process."""
 
 Found = TypeVar("Found")
 _log = structlog.get_logger("cdcflow")

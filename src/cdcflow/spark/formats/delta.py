@@ -51,12 +51,13 @@ _APP = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _READ_VERSION = "cdcflow.delta.read-version"
-"""The setting by which cdcflow's log stores refuse a commit that was computed from another version (java/)."""
+"""The session setting with the version from which a commit was computed: cdcflow's log stores refuse the commit if
+the table has a different one (java/)."""
 MADE_TRIES = 5
 
 LET_GO_BEFORE_S = 3600.0
-"""A commit may record the removal of a file up to this long before itself: its statement took long, or clocks
-differ."""
+"""How much earlier than a commit the removals of files in it may be dated: its statement took long, or clocks differ.
+"""
 
 VACUUMED: Mapping[str, str] = {
     "spark.databricks.delta.vacuum.logging.enabled": "false",  # otherwise each run adds a version

@@ -63,7 +63,8 @@ COMPACTED: Mapping[str, str] = {
     "delete-ratio-threshold": "0.33",
     "remove-dangling-deletes": "true",
 }
-"""Small files are merged if there are some, and files with many deleted rows are rewritten."""
+"""Iceberg's options for a compaction: small files are merged if there are several, and files with many deleted rows
+are rewritten."""
 
 
 class _Moved(Exception):

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 SMALL_BYTES, MADE_BYTES = 32 << 20, 256 << 20
-"""Smaller files are merged, into files of at most the second size."""
+"""Files below the first size are merged, into files of at most the second size."""
 
 DEAD_SHARE_MAX = 0.33
 """A file with a larger share of deleted rows is rewritten."""

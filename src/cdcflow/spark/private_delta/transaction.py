@@ -34,17 +34,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendOnly", "timestampNtz", "typeWidening"})
-"""Table features that are handled here; for a table with any other, cdcflow runs a MERGE."""
+"""The table features that this module can handle. For a table with any other, cdcflow runs a MERGE."""
 
 SMALL_ROWS = 100_000
 """Up to this many changes, the plan is fixed in advance, with one task after a shuffle. Otherwise Spark plans again
 after each shuffle, in a separate job: for five tables of 1,000 changes 51 jobs instead of 31, and 20 % more CPU."""
 
 FILE_ROWS = 500_000
-"""Inserted rows per file, estimated by the number of changes."""
+"""How many inserted rows go into one file. Their number is estimated from the number of changes."""
 
 _METRICS = "spark.databricks.delta.history.metricsEnabled"
-"""Delta's commands collect the metrics of a commit; without them its commit fails."""
+"""The session setting for metrics of commits. It is off here: only Delta's own commands collect them, and without
+them a commit that needs them fails."""
 
 
 def may_change_rows(spark: SparkSession, snapshot: Any) -> bool:  # Any, as in `classes`

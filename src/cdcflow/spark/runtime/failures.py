@@ -19,7 +19,7 @@ _GONE = re.compile(
     r"SparkContext was shut down|stopped SparkContext|SparkContext has been shutdown|OutOfMemoryError"
     r"|Answer from Java side is empty|Master removed our application|all masters are unresponsive"
 )
-"""The session is unusable, whatever table is merged."""
+"""Texts of errors which mean that the session is unusable, whatever table is merged."""
 
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large")
 _REFUSED = re.compile(r"Permission denied|Read-only file system|AccessControlException|AccessDeniedException")
@@ -36,7 +36,8 @@ _PATHS = (
     re.compile(r"(?:(?:file|s3a?|hdfs|abfss?|gs):|(?<![\w:/]))/[^\n'\"]*?\.(?:parquet|json|avro|crc|bin|db)\b"),
     re.compile(r"(?:file|s3a?|hdfs|abfss?|gs):/[^\s'\"\])>,;]*[^\s'\"\])>,;:.]"),
 )
-"""Files, and then folders. A folder's name may contain spaces, which end it only if no suffix shows its end."""
+"""Patterns for paths in Java's texts: first of files, then of folders. A path of a file ends with its suffix, so it
+may contain spaces; without a suffix a space ends the path."""
 
 
 def of_spark(error: Exception) -> Failure | None:

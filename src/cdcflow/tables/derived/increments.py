@@ -29,14 +29,16 @@ from cdcflow.tables.derived.lineage import Lineage, NotCovered, ResultItem, unit
 from cdcflow.tables.sql.quotes import quote
 
 WEIGHT = "_cdcflow_weight_"
-"""How the column of a joined table's rows begins that is 1 for a row that is added, and -1 for one that is removed."""
+"""The prefix of columns with weights. Such a column of a joined table's rows is 1 for a row that is added, and -1 for
+one that is removed."""
 
 _WEIGHT = "_cdcflow_weight"
 _ROWS = "_cdcflow_rows"
 PLACE = "_cdcflow_number"
-"""A column of the table's present rows that is never NULL."""
+"""A column of the present rows that is never NULL. So it shows, after a LEFT JOIN, whether a group has a present row.
+"""
 UNCLEAR = "_cdcflow_unclear"
-"""Whether a row's values are unknown."""
+"""A column that is true in a row with unknown values."""
 
 
 def _group(item: int) -> str:

@@ -28,10 +28,10 @@ from cdcflow.tables.sql.quotes import quote
 from cdcflow.tables.sql.trees import Node, function_of, nodes_of
 
 Render = Callable[[Node], str]
-"""Return the SQL text of an expression."""
+"""A function that returns the SQL text of an expression."""
 
 ADDED = ("count", "count_star", "sum", "min", "max")
-"""Aggregates whose value can be computed from the value before and the changed rows."""
+"""Aggregates whose new value can be computed from their previous value and the changed rows."""
 _ADDED = "count, sum, min or max"
 
 Column = tuple[int, str]
@@ -42,7 +42,8 @@ AFFECTED = "_cdcflow_affected"
 
 _WHOLE = ("int8", "int16", "int32", "int64")
 _LINKED = (*_WHOLE, "string", "date32[day]", "timestamp[us]", "timestamp[us, tz=UTC]", "bool")
-"""Arrow's types whose equality in SQL is equality of values; that of floating-point numbers is not."""
+"""Arrow's types whose values are equal in SQL exactly if they are the same. Floating-point types are not among them.
+"""
 
 
 class NotCovered(Exception):

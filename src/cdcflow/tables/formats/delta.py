@@ -25,10 +25,10 @@ HARMLESS = {
     *("OPTIMIZE", "VACUUM START", "VACUUM END", "COMPUTE STATS", "REORG", "CLUSTER BY"),
     *("SET TBLPROPERTIES", "UNSET TBLPROPERTIES"),
 }
-"""Operations that change no row."""
+"""The operations of other writers that change no row."""
 
 TYPES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
-"""Types that SQL names differently."""
+"""Spark's names for those types that have another name in SQL."""
 
 REMOVED_KEPT_S = 7 * 86_400.0
 """Minimum age of removed files before they are deleted, whatever cuts are kept: a reader may still use them, and a

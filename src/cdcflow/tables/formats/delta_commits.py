@@ -27,7 +27,7 @@ from cdcflow.tables import durable
 from cdcflow.tables.formats.delta import vector_path
 
 _VECTOR_FRAME = 8
-"""Bytes around a deletion vector in its file: its size before it, its checksum after it."""
+"""The bytes around a deletion vector in its file: the size before it, and the checksum after it."""
 _COMPUTED = re.compile(r"\.?(\d{20})\.(?:json\.crc|crc|crc\.crc)")
 _COMMIT = re.compile(r"(\d{20})\.json")
 

@@ -48,7 +48,7 @@ PLAIN_NAMES = ("hive", "glue")
 _OWN_NAMESPACE = "_cdcflow"
 _SMALL_INTEGERS = re.compile(r"\b(tinyint|smallint)\b")
 _TYPES = {"long": "bigint", "timestamp": "timestamp_ntz", "timestamptz": "timestamp"}
-"""Types that SQL names differently."""
+"""Iceberg's types that have another name in SQL."""
 _PLAIN = {"int", "float", "double", "boolean", "string", "binary", "date"}
 _NAME = re.compile(r"\w+", re.ASCII)
 _TAG = re.compile(r"cdcflow_cut_(\d+)")
@@ -70,11 +70,11 @@ def _widens(old: str, new: str) -> bool:
 
 
 ROW_GROUPS = "write.parquet.row-group-size-bytes"
-"""A table property that only Spark applies; see `ROW_GROUP_BYTES`."""
+"""The table property for the size of row groups (see `ROW_GROUP_BYTES`). Only Spark applies it."""
 
 _MODES = ("write.delete.mode", "write.update.mode", "write.merge.mode")
 REWRITES = "copy-on-write"
-"""The mode of tables whose files are rewritten when a row changes."""
+"""The value of the properties for a table whose files are rewritten when a row changes."""
 
 
 def _properties(mode: str) -> Mapping[str, str]:

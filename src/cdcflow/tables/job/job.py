@@ -72,7 +72,8 @@ CONFLICTS_MAX = 5
 """How often a table is merged again after another process (OPTIMIZE, a retention job) committed to it."""
 
 TABLES_AT_ONCE = 3
-"""Most of a small merge is planning and commits on the driver, in one thread: three tables keep two cores busy."""
+"""How many tables are merged at a time. Most of a small merge is planning and commits on the driver, in one thread:
+three tables keep two cores busy."""
 
 _log = structlog.get_logger()
 _Answer = TypeVar("_Answer")

@@ -46,7 +46,8 @@ from cdcflow.tables.paths import STATE
 from cdcflow.tables.port import Compacted, CurrentTable, Cuts, Engine, HandOver, Kept, Later, TableSnapshot
 
 Turn = Callable[[], AbstractContextManager[object]]
-"""Held during a step that changes anything, by a thread that does not merge: no merge of this process begins."""
+"""A lock that a thread which does not merge holds during a step that changes anything, so that this process begins no
+merge."""
 
 Step = Callable[[Engine, CurrentTable, TableSnapshot], str]
 """A step of maintenance of one table, which gets the table's current snapshot. Returns what was done."""

@@ -53,7 +53,7 @@ TYPES: Mapping[str, tuple[str, str]] = {
     "string": ("STRING", "string"),
     "binary": ("BINARY", "binary"),
 }
-"""Unity's name of a type, and the name that Spark's JSON has for it, by Spark's text for it."""
+"""For each of Spark's texts for types: Unity's name of the type, and its name in Spark's JSON."""
 
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _TEXTS = {"type": "array", "elementType": "string", "containsNull": True}

@@ -36,7 +36,7 @@ from cdcflow.tables.port import HandOver, TableSnapshot
 from cdcflow.tables.segments import Range, sealed_range
 
 Order = Callable[[str], int]
-"""Makes the daemon record a base by its name. Returns the log's next offset at that time."""
+"""A function that makes the daemon record a base under this name, and returns the log's next offset at that time."""
 
 
 @dataclass(frozen=True, slots=True)

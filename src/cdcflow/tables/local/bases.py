@@ -29,7 +29,7 @@ from cdcflow.tables.merge.target import Target, TargetColumn
 from cdcflow.tables.port import HandOver
 
 PART_BYTES = 128 << 20
-"""At most about this many bytes are in memory at a time."""
+"""At most about this many bytes of a base's rows are in memory at a time."""
 
 _INT96 = "INT96"
 _READ = ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")
@@ -60,7 +60,7 @@ def _in_marked_files(said: str, table: DeltaTable) -> Base:
 
 
 Reach = Callable[[str], WarehouseFolder]
-"""Opens the folder in a bucket that a URL names."""
+"""A function that opens the folder in a bucket that a URL names."""
 
 
 def open_base(place: str, as_of: str | None, reach: Reach | None = None) -> Base:

@@ -37,7 +37,8 @@ _DENIED = (UnauthorizedError, ForbiddenError, OAuthError, AuthorizationExpiredEr
 
 _SQL_DENIED = ("28", "3D", "42501")
 _SQL_AWAY = ("08", "53", "57")
-"""Beginnings of SQLSTATE: https://www.postgresql.org/docs/current/errcodes-appendix.html"""
+"""Classes of SQLSTATE that mean that a server does not answer at present:
+https://www.postgresql.org/docs/current/errcodes-appendix.html"""
 
 _SQL_REFUSED = re.compile(r"authentication failed|no pg_hba\.conf entry|FATAL: .*does not exist|no password supplied")
 

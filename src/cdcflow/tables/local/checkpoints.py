@@ -27,7 +27,7 @@ from cdcflow.tables.folders import WarehouseFolder
 from cdcflow.tables.formats.delta import log_kept_s, removed_kept_s
 
 LAST = "_last_checkpoint"
-"""The file that names the last checkpoint's version."""
+"""The file that records the version of the last checkpoint."""
 
 _TEXTS = pa.map_(pa.string(), pa.string())
 _VECTOR = pa.struct(
@@ -98,7 +98,8 @@ _OF_VERSION = re.compile(r"(\d{20})\.")
 _REMOVALS = b"cdcflow.removals"
 
 DATED_BEFORE_S = 86_400.0
-"""A program may have dated a file's removal this long before its commit: when it began to rewrite the file."""
+"""How long before its commit the removal of a file may be dated: some programs date it when they begin to rewrite the
+file."""
 
 Action = Mapping[str, Any]
 

@@ -23,7 +23,7 @@ from cdcflow.tables.local.scan import NONE, Numbers
 from cdcflow.tables.local.table_files import File, NewFile, TableFiles
 
 ROW = "_cdcflow_row"
-"""A column with the numbers of rows, while these are sorted."""
+"""The column that has the number of each row while rows are sorted."""
 
 
 @dataclass(frozen=True, slots=True)

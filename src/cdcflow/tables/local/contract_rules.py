@@ -31,7 +31,7 @@ from cdcflow.tables.sql.quotes import quote, quote_text
 from cdcflow.tables.sql.trees import Node, SqlRefused
 
 NUMBER = "_cdcflow_row"
-"""The column of broken rows that has each one's number among the checked rows."""
+"""The column in which a broken row has its number among the checked rows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,12 +45,13 @@ FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendO
 """The table features that this reader and writer supports."""
 
 PROTOCOLS = ((3, 7), (1, 2), (1, 7), (2, 5), (2, 7))
-"""Supported versions for readers and writers: with named features; a plain table; one that Spark gave column mapping.
-Writer version 7 lists its features; a lower version may have a change feed, constraints and generated columns."""
+"""The supported pairs of a reader version and a writer version: tables with named features, plain tables, and tables
+to which Spark gave column mapping. Writer version 7 lists its features; a lower version may have a change feed,
+constraints and generated columns."""
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _ANY_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.")
-"""Checkpoints of any kind; versions older than one of them are removed over time."""
+"""The names of checkpoints of any kind. Commits before a checkpoint are removed over time."""
 _VERSION = re.compile(r"(\d{20})\.json")
 
 _log = structlog.get_logger()

@@ -25,7 +25,7 @@ from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.sql.quotes import quote
 
 BATCH_ROWS = 1 << 16
-"""A function gets at most this many rows at once."""
+"""The maximum number of rows in a batch that a function gets."""
 
 _PLACE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 

@@ -15,7 +15,7 @@ from cdcflow.tables.local.derived_units import Changes, RowsOfInput, both, read_
 from cdcflow.tables.local.query_database import QueryDatabase
 
 PresentRows = Callable[[pa.Table], pa.Table]
-"""Return the table's rows with these units, and `increments.PLACE`; it may return others, too."""
+"""A function that returns the table's rows with these units, and `increments.PLACE`; perhaps other rows, too."""
 
 
 def read_increments(db: QueryDatabase, lineage: Lineage, empty: Mapping[int, pa.Table]) -> Increments:

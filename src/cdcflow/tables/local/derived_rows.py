@@ -20,20 +20,21 @@ from cdcflow.tables.port import DerivedVersion, TableSnapshot
 from cdcflow.tables.sql.quotes import quote
 
 APP = "cdcflow/derived"
-"""The transaction of a derived table's commits. Its version is the stamp of the query and its inputs."""
+"""The app of the transaction of a derived table's commits. The transaction's version is the stamp of the query and
+its inputs."""
 
 OWNER = "cdcflow.derived"
 """The property of a table that makes it a derived one; no other table is ever written as one."""
 
 Units = tuple[tuple[str, ...], pa.Table]
-"""Units of a table: the names of their columns, and their values."""
+"""Some units of a table: the names of their columns, and their values."""
 
 _FILE, _NUMBER = "_cdcflow_file", PLACE
 _WIDER = {
     pa.int8(): pa.int32(), pa.uint8(): pa.int32(), pa.int16(): pa.int32(), pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(), pa.uint64(): pa.decimal128(20, 0),
 }  # fmt: skip
-"""Types that every format has, instead of others."""
+"""Replacements for types that not every format has."""
 _DIGITS_MAX = 38
 
 

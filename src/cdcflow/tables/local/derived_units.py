@@ -12,7 +12,7 @@ from cdcflow.tables.local.derived_rows import stored_types
 from cdcflow.tables.local.query_database import QueryDatabase
 
 Changes = Mapping[str, tuple[pa.Table, pa.Table]]
-"""By input, the rows that it no longer has, and its new ones."""
+"""By input: the rows that the input no longer has, and its new rows."""
 
 
 class RowsOfInput(Protocol):

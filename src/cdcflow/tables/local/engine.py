@@ -45,16 +45,16 @@ from cdcflow.tables.port import Failure, HandOver, Kept, Later, Shown, TableSnap
 from cdcflow.tables.segments import InputFile, present
 
 KEPT = 10
-"""How many versions of the table of cuts are kept: its rows never change, so the latest version has all of them."""
+"""How many versions the table of cuts keeps. Its rows never change, so the latest version has all of them."""
 
 VERSIONS_KEPT_S = 3600.0
-"""Younger versions of the table of cuts are kept for readers that are using them."""
+"""Versions of the table of cuts that are younger than this are kept, because readers may be using them."""
 
 DUCKDB_BYTES_MIN = 64 << 20
-"""With less memory DuckDB cannot sort or join, even with temporary files."""
+"""The minimum of DuckDB's memory. With less it cannot sort or join, even with temporary files."""
 
 ROWS_AT_ONCE = 1000
-"""Rows of the table of cuts per batch."""
+"""How many rows of the table of cuts are in a batch."""
 
 _SAID_ALIKE = ("boolean", "tinyint", "smallint", "int", "bigint", "decimal(", "string")
 """Types for which Spark and DuckDB read the same value from the source's text of a constant."""

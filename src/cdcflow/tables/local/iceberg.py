@@ -84,7 +84,7 @@ from cdcflow.tables.paths import Warehouse
 from cdcflow.tables.port import COMMITTED, HandOver, Kept, TableSnapshot
 
 _BOUNDED = (IntegerType, LongType, DateType, TimestampType, TimestamptzType, StringType)
-"""Key types that manifests order as SQL does."""
+"""Types of key columns whose bounds in manifests have the same order as in SQL."""
 
 _CONFLICTS = (CommitFailedException, CommitStateUnknownException, TableAlreadyExistsError)
 

@@ -45,7 +45,8 @@ from pyiceberg.types import StructType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 SCHEMAS_MAX = 256
-"""How many schemas are known: one for each version of a table's partition, and each writer's."""
+"""How many schemas are kept. There is one for each version of a table's partitions, and for each program that writes.
+"""
 
 _SCHEMA, _ENTRY, _LISTED = "avro.schema", "manifest_entry", "manifest_file"
 

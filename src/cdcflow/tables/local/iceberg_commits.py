@@ -34,11 +34,11 @@ from cdcflow.tables.local.iceberg_metadata import with_updates
 from cdcflow.tables.local.synced import SyncedIO, sync
 
 ASK_WITHIN_S = 30.0
-"""How long a catalog that does not answer gets requests for the table after a commit."""
+"""For how long the table is requested after a commit from a catalog that does not answer."""
 
 RETRIES = "commit.retry.num-retries"
-"""A setting of tables for PyIceberg. It is 0 here: a failed commit was computed from an outdated state, and repeating
-it unchanged would be wrong."""
+"""The table property for PyIceberg's repetitions of a commit. It is 0 here: a failed commit was computed from an
+outdated state, and repeating it unchanged would be wrong."""
 
 _MAIN = "main"
 _FIRST_WAIT_S, _WAIT_MAX_S = 0.2, 5.0

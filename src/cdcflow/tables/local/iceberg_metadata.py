@@ -21,7 +21,7 @@ from pyiceberg.table.update import (
 )
 
 SNAPSHOTS_MAX = 10_000
-"""How many snapshots the known metadata of all tables has, some 4 KB each."""
+"""The maximum number of snapshots in the metadata that is kept, over all tables. A snapshot takes some 4 KB."""
 
 
 def with_updates(base: TableMetadata, updates: tuple[TableUpdate, ...], location: str | None = None) -> TableMetadata:

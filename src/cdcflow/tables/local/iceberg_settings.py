@@ -24,7 +24,7 @@ _FILE_CLASSES = {
     "org.apache.iceberg.aws.s3.S3FileIO",
     "org.apache.iceberg.io.ResolvingFileIO",
 }
-"""Ways to files that lead to the same files in an S3-compatible store or a folder."""
+"""Java classes for access to files which reach the same files as PyIceberg, in an S3-compatible store or a folder."""
 
 _AWS = {
     "rest.access-key-id": "client.access-key-id",
@@ -41,10 +41,10 @@ _POSTGRES: Mapping[str, str] = {
     "connectTimeout": "connect_timeout",
     "ApplicationName": "application_name",
 }
-"""Parameters of PostgreSQL's JDBC driver, and what libpq calls them."""
+"""The parameters of PostgreSQL's JDBC driver, each with its name in libpq."""
 
 _OF_JAVA = {"socketTimeout", "tcpKeepAlive", "loginTimeout", "retryable_status_codes", "strict-mode", "schema-version"}
-"""JDBC properties that concern Java's client only, or what it creates."""
+"""JDBC properties that are ignored, because they concern only Java's client, or tables that it creates."""
 
 CONNECT_WITHIN_S = 10
 

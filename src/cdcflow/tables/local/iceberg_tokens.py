@@ -16,10 +16,10 @@ from pyiceberg.exceptions import OAuthError, ServiceUnavailableError
 from cdcflow.tables.local.iceberg_settings import OAuth
 
 TIMEOUT_S = (10.0, 60.0)
-"""To connect to a server, and between two parts of its answer."""
+"""Time limits of requests: for connecting to a server, and between two parts of its answer."""
 
 RENEWED_AFTER = 0.8
-"""The part of a token's lifetime after which the next one is requested."""
+"""After this part of a token's lifetime the next one is requested."""
 
 
 class Tokens(AuthManager):

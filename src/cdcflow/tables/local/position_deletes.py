@@ -55,11 +55,11 @@ from cdcflow.tables.local.recently_used import RecentlyUsed
 from cdcflow.tables.local.scan import NONE, Numbers, each_once
 
 SHARING_BYTES = 4 << 20
-"""Data files below this size have their deleted rows in a delete file with others."""
+"""The deleted rows of data files below this size are in delete files that several data files share."""
 
 SHARED_ROWS_MAX = 1 << 20
-"""How many rows a delete file of several data files lists; one of another writer that lists more is replaced only when
-none of its data files is left."""
+"""The maximum number of rows in a delete file that several data files share. One that another writer made with more
+rows is replaced only when none of its data files is left."""
 
 _PATH, _NUMBER = "file_path", "pos"
 _NUMBER_FIELD_ID = 2147483545
@@ -80,7 +80,7 @@ Listed = Mapping[str, Numbers]
 
 
 KNOWN_BYTES_MAX = 64 << 20
-"""At most this many bytes of delete files are known, as numbers of rows."""
+"""The maximum size of the delete files whose rows are kept in memory, as numbers of rows."""
 
 
 class Deletes:

@@ -9,7 +9,7 @@ import importlib.util
 from cdcflow.tables.paths import Warehouse
 
 _NEEDS = {"delta": ("duckdb", "deltalake"), "iceberg": ("duckdb", "pyiceberg.catalog.sql")}
-"""The packages that each format needs."""
+"""The Python packages that each format needs."""
 
 
 def only_for_spark(warehouse: Warehouse) -> str | None:

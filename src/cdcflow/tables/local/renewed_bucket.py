@@ -11,7 +11,7 @@ from cdcflow.stores.bucket import Bucket, StoredObject
 from cdcflow.tables.local.vended_keys import VendedKeys
 
 NAMES = {"log.objects": "merge.objects"}
-"""The settings that remedies name."""
+"""Replacements for the settings that an error of the store's client names."""
 
 _Answer = TypeVar("_Answer")
 

@@ -44,8 +44,8 @@ from cdcflow.tables.merge.statement import Replaced
 from cdcflow.tables.port import NO_VALUES, HandOver
 
 SCANNED_TIMES = 4
-"""How many times the memory limit may be scanned: 200 MB of keys, ten million UUIDs as text, take two CPU seconds and
-half a gigabyte of memory."""
+"""How many times the memory limit a column may have that is only scanned: 200 MB of keys, ten million UUIDs as text,
+take two CPU seconds and half a gigabyte of memory."""
 
 FILE, NUMBER, STOOD = "_cdcflow_file", "_cdcflow_number", "_cdcflow_stood"
 """Columns of rows loaded in memory: the file that a row was in, its number there, and the offset that it had."""
@@ -502,7 +502,7 @@ class RowChanges(Generic[File]):
 
 
 _CHANGED = f"{OFFSET} IS DISTINCT FROM {STOOD}"
-"""Whether a loaded row is unchanged is decided by its offset: a change gives it a later one."""
+"""The SQL condition that a loaded row was changed: a change gives it a later offset."""
 
 
 def _ascending(keys: Keys) -> Int64s:

@@ -28,11 +28,11 @@ from cdcflow.tables.segments import InputFile
 from cdcflow.tables.sql.trees import Node
 
 TAKEN_BYTES_MAX = 1 << 30
-"""Beyond this many bytes, a column's texts may be more than one Arrow array can hold."""
+"""A column with more bytes of texts than this may not fit into one Arrow array."""
 UNUSED_ROWS_MAX = 1 << 16
-"""A view of at most this many rows of the log is created when the first query needs it."""
+"""A view with at most this many rows of the log is created only when a query needs it."""
 SORTED_ROWS = 1 << 16
-"""Up to this many rows Arrow sorts, if it does so as DuckDB does."""
+"""At most this many rows are sorted by Arrow, if it orders their values like DuckDB."""
 
 
 @dataclass(frozen=True, slots=True)

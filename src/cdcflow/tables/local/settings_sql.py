@@ -9,10 +9,11 @@ import duckdb
 from cdcflow.tables.sql.trees import Node, SqlRefused
 
 _VERSION = 2
-"""The oldest DuckDB whose trees `tables.sql` checks. Those of 1.5 have the types of constants in other places."""
+"""The oldest version of DuckDB whose trees `tables.sql` can check. In those of 1.5 the types of constants are in
+other places."""
 
 _SHOWN = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
-"""Errors whose texts quote the query, and no values of rows."""
+"""Errors whose texts may be shown: they quote the query, and no values of rows."""
 
 
 def tree_of(connection: duckdb.DuckDBPyConnection, text: str) -> Node:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cdcflow.tables.bucket_folders import BucketFolder
 
 BUCKETS = "cdcflow.buckets"
-"""The property of a catalog that has its `TableBuckets`."""
+"""The name of the catalog property that holds the `TableBuckets`."""
 
 _REGIONS = ("s3.region", "client.region")
 

@@ -20,8 +20,8 @@ from cdcflow.tables.local.session import DuckSession
 from cdcflow.tables.merge.format import Format
 
 WRITTEN_BYTES_MAX, WRITTEN_FILE_BYTES_MAX = 64 << 20, 8 << 20
-"""At most this many bytes of the rows that this process wrote are kept, and none of a file with more bytes of rows than
-the second number."""
+"""Limits on the rows that this process keeps of files that it wrote: the bytes of all of them, and the bytes of one
+file."""
 
 WRITTEN: RecentlyUsed[pa.Table] = RecentlyUsed(WRITTEN_BYTES_MAX)
 """The rows of small files that this process wrote, also of those that are deleted since."""

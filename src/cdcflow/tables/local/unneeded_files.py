@@ -20,7 +20,8 @@ from pyiceberg.table.snapshots import Snapshot
 from cdcflow.tables.local.iceberg_files import TableIO
 
 ABANDONED_S = 3 * 86_400.0
-"""In seconds; a file of this age that no snapshot names is not part of an unfinished commit."""
+"""The age, in seconds, at which a file that no snapshot names counts as abandoned: no unfinished commit is that old.
+"""
 
 _FOLDERS = ("data", "metadata")
 _SUFFIXES = (".parquet", ".avro", ".orc", ".metadata.json")

@@ -31,10 +31,10 @@ from cdcflow.tables.port import HandOver
 _MAGIC = 1681511377
 _VERSION = b"\1"
 _WORD = 4
-"""Bytes of a vector's size, before it, and of its checksum, after it."""
+"""The bytes of the size before a vector, and of the checksum after it."""
 
 KNOWN_BYTES_MAX = 64 << 20
-"""At most this many bytes of vectors are known, as numbers of rows."""
+"""The maximum size of the deletion vectors that are kept in memory, as numbers of rows."""
 
 
 class KnownVectors:

@@ -11,7 +11,7 @@ RENEWED_BEFORE_S = 60.0
 """Keys that expire within this time are replaced before they are used."""
 
 ACCESS, SECRET, TOKEN = "s3.access-key-id", "s3.secret-access-key", "s3.session-token"
-"""Iceberg's names for them."""
+"""The names of the keys among the properties that a catalog gives."""
 
 
 class VendedKeys:

@@ -11,7 +11,8 @@ _SETTINGS = {
     "log.objects.url": "merge.warehouse",
     "log.objects": "merge.objects",
 }
-"""The settings of a warehouse that correspond to those of a log, which the store's client names in its errors."""
+"""The store's client names the settings of a log in its errors. These are the corresponding settings of a warehouse.
+"""
 
 
 def open_folder(warehouse: Warehouse) -> WarehouseFolder:

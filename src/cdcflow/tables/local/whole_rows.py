@@ -22,7 +22,8 @@ from cdcflow.tables.merge.statement import Folding
 Flags = NDArray[np.bool_]
 
 CHANGES_MAX = 1 << 16
-"""The maximum number of changes in memory outside of DuckDB, whose memory is bounded."""
+"""The maximum number of changes that are merged in this way. They are in memory outside of DuckDB, whose memory is
+limited."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,4 +73,4 @@ class MissOnly:
 
 
 Act = Describe | MissAlso | MissOnly | Step
-"""One commit, which may be repeated. A job may die before and after each."""
+"""One step, which is one commit. It may be repeated, because a job may die before or after it."""

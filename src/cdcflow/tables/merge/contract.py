@@ -19,8 +19,9 @@ from cdcflow.tables.merge.refusals import CannotFollow
 OnViolation = Literal["stop", "quarantine", "warn"]
 
 REASON, ROW = "_reason", "_row"
-"""A quarantine's columns, after the position of the row's latest change: which promises it breaks, and its values as
-texts by column. Texts, so that the table never has to follow a change of the source's columns."""
+"""Columns of a quarantine, in addition to the position of the row's latest change: the promises that the row breaks,
+and its values by column. The values are texts, so that the table never has to follow a change of the source's
+columns."""
 
 _ALIASES = {
     "integer": "int",

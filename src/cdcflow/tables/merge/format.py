@@ -51,4 +51,4 @@ class Format:
 
 
 ANY = Format("any")
-"""A format that holds every type of Spark, and needs no setting."""
+"""A format that holds every type of Spark and needs no property, for callers to whom the format does not matter."""

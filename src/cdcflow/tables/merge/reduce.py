@@ -42,10 +42,10 @@ TRANSACTIONS_READ = (
     "number bigint, first_offset bigint, last_offset bigint, position string, commit_clock timestamp, kind string,"
     " origin string"
 )
-"""The schema to read a segment's transactions with (DDL): what a merge needs of them."""
+"""The columns (DDL) that a merge reads of a segment's transactions."""
 
 OURS = 0
-"""The number of a column that the source does not have."""
+"""The number of a column of cdcflow's own, which the source does not have."""
 
 
 @dataclass(frozen=True, slots=True)

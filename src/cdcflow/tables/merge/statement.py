@@ -25,7 +25,8 @@ from cdcflow.tables.merge.target import Target
 TARGET_PROPERTY = "cdcflow.table"
 IDENTITY_PROPERTY = "cdcflow.source"
 BEGUN_PROPERTY = "cdcflow.begun"
-"""The offset from which on the log was folded into the table; without it, from the log's beginning."""
+"""The property with the offset at which folding of the log into the table began; a table without it was folded from
+the log's beginning."""
 
 _NONE_MISSING = "CAST(NULL AS array<string>)"
 _ORDERED: dict[str, Callable[[str], Any]] = {  # Any: whatever the parser gives, compared only with its own kind

@@ -10,7 +10,7 @@ from cdcflow.errors import ConfigurationError
 
 TARGET_VERSION = 2
 MEMBERS_VERSION = 3
-"""The version of a description with members: a cdcflow that does not know them would change all of their rows."""
+"""The version of descriptions with members. An older cdcflow refuses it: it would change the rows of all members."""
 
 
 def check_version(found: int, latest: int, what: str) -> None:
