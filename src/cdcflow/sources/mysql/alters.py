@@ -1,8 +1,8 @@
 """Decides, for an ALTER TABLE, whether existing rows may have other values after it. Pure.
 
 The binary log contains the statement, but not what it did to rows. A statement counts as filling (it may change
-existing values) unless every one of its clauses is known to keep all values; an unknown clause counts. Two seemingly
-harmless clauses do count:
+existing values) unless every one of its clauses is known to keep all values. An unknown clause counts as filling. Two
+seemingly harmless clauses do count:
 
 - DROP COLUMN. The binary log gives columns no number, so cdcflow derives one from the name, and a column that is added
   later under the name of a dropped one would show the dropped one's values. Rows that are read again after the DROP no

@@ -114,7 +114,7 @@ class BackfillReplica:
     def snapshot(self, connection: Connection) -> Iterator[Snapshot]:
         """Take a snapshot that lasts as long as the block."""
         with contextlib.ExitStack() as stack:
-            with self._delivered.look():  # nothing that is waited for is forgotten until the fence exists
+            with self._delivered.look():  # nothing delivered is forgotten before the fence exists
                 self._wait(connection)
                 fences = stack.enter_context(self._take(connection))
             yield self._snapshot_of(connection, fences)
@@ -180,8 +180,8 @@ class BackfillReplica:
             _roll_back(connection)
 
     def _take_bounded(self, connection: Connection) -> tuple[GtidVisibility, ...]:
-        """Take a MySQL snapshot while no transaction is being executed, if such a time occurs; otherwise with two
-        bounds.
+        """Take a MySQL snapshot while no transaction is being executed, if such a time occurs; its visibility is exact.
+        Otherwise return two bounds of its visibility.
 
         Call it within a `look`.
         """
@@ -210,12 +210,12 @@ class BackfillReplica:
         return fence
 
     def _snapshot_of(self, connection: Connection, fences: tuple[GtidVisibility, ...]) -> Snapshot:
-        assert self._end is not None  # noqa: S101  what a chunk needs is known before it is read
+        assert self._end is not None  # noqa: S101  `require` runs before any chunk is read
         return position_at(fences, self._end, connection)
 
     def _check_promise(self, seen: Executed) -> None:
-        """Check that a snapshot sees everything that `visibility` promised. Fences no longer show it if it was
-        forgotten since."""
+        """Check that a snapshot sees everything that `visibility` promised. The fences do not show this, because
+        delivered transactions may have been forgotten since."""
         if not seen.covers(self._promised):
             raise self.waits.lagging(seen, self._promised)
 

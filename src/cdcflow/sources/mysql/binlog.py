@@ -79,8 +79,8 @@ class BinlogDecoder:
     """Decodes one connection's events; a new connection needs a new decoder.
 
     `position` is where cdcflow's log ends; events start at `position.start`. `by_gtid`: the server sends the
-    transactions that are not in the GTIDs, so file and byte of `position` are those of another server. `samples` gets
-    row events for a second opinion. `progress.expect` may be called by any thread, everything else by only one.
+    transactions that are not in the GTIDs of `position`, whose file and byte are those of another server. `samples`
+    gets row events for a second opinion. `progress.expect` may be called by any thread, everything else by only one.
     """
 
     def __init__(
@@ -117,12 +117,12 @@ class BinlogDecoder:
 
     @property
     def idle(self) -> bool:
-        """No transaction is partly received."""
+        """Whether no transaction is partly received."""
         return not self._waiting and self._open is None
 
     def close(self) -> None:
-        """Discard partly received transactions and their spools, because the connection is gone. The next one receives
-        them again."""
+        """Discard partly received transactions and their spools, because the connection is gone. The next connection
+        receives them again."""
         if self._open is not None:
             self._open.large.discard()
         for held in self._held.values():
@@ -147,7 +147,8 @@ class BinlogDecoder:
         self.progress.began = seconds
 
     def decode(self, events: Events) -> list[StreamEvent]:
-        """Return what these events of one file complete. ROTATE and FORMAT_DESCRIPTION events must not be passed here.
+        """Decode events of one file, and return the stream events that they complete. ROTATE and FORMAT_DESCRIPTION
+        events must not be passed here.
 
         Raises:
             SourceUnavailable: bytes that the format does not allow; nothing was lost, connect again.
@@ -160,7 +161,7 @@ class BinlogDecoder:
         for part in expand(check_types(events, self._flavor), self._expanded_bytes_max):
             for piece in self._by_begin(part):
                 out += self._part(piece)
-        # First, so that no position after the statement can become durable without the command to read again.
+        # The requests to read again come first, so that no position after their statement becomes durable without them.
         again: list[StreamEvent] = [*self._statements.filled_tables(before)]
         again += [
             RowsIncomplete(table, keys, before) for by_table in self._incomplete for table, keys in by_table.items()
@@ -169,7 +170,7 @@ class BinlogDecoder:
         return [*again, *out]
 
     def _by_begin(self, events: Events) -> Iterator[Events]:
-        """Split these events where the stream reaches the beginning of tables (always between transactions)."""
+        """Split these events where new tables begin (see `lives`), which is always between transactions."""
         while len(events) and (due := self._statements.next_begin) is not None:
             first = int(np.searchsorted(self.progress.base | events.reach, due.value, side="right"))
             if first == len(events):
@@ -304,7 +305,8 @@ class BinlogDecoder:
     def _open_transaction(self, events: Events) -> list[StreamEvent]:
         """Open the transaction that begins with the first of these events, and decode what has arrived of it."""
         if self._statements.next_begin is not None:
-            # It may be an XA transaction that is committed after the position where its tables begin.
+            # An XA transaction may be committed after the places where new tables begin, so its rows are decoded as if
+            # no table were new.
             self._statements.begin(None)
         openers = openers_of(events, np.zeros(1, np.int64))
         delivered = bool(self._delivered_before(openers, self.progress.base | events.reach[:1])[0])

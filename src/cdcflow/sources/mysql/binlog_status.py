@@ -63,8 +63,8 @@ def bounded_snapshot(connection: Connection) -> Iterator[tuple[str, BinlogEnd, b
     """Take a MySQL snapshot. Provides the transactions that it certainly sees, as a set of GTIDs, the log's end just
     after it, and whether it sees exactly these.
 
-    It does if no transaction was being committed, and the set has not changed: a transaction that had become visible
-    without being in the set would be either owned by a session, or in the set already.
+    It sees exactly these if no transaction was being committed and the set has not changed in between: a transaction
+    that became visible in between would be owned by a session, or already be in the later set.
     """
     before, _, owners, after = at_once(
         connection,
@@ -187,7 +187,7 @@ def gtids_before_file(connection: Connection, file: BinlogFile) -> str:
 
 
 _FIRST_EVENTS = 4
-"""The format, MariaDB's encryption, and the list of GTIDs are among these."""
+"""Among this many first events of a file are its format, MariaDB's encryption, and the list of the GTIDs before it."""
 _OPENING = frozenset(("Gtid", "Gtid_tagged", "Anonymous_Gtid"))
 _PASSED = frozenset(("Previous_gtids", "Format_desc", "Gtid_list", "Binlog_checkpoint", "Start_encryption"))
 """Events between transactions; more transactions of the same file may follow them. MariaDB writes a checkpoint whenever

@@ -231,7 +231,8 @@ def _keys(
         if table not in tables:
             continue
         candidates.setdefault(table, {}).setdefault(index, []).append(column)
-        # A key over an expression names no column; a key over the beginning of a text also distinguishes whole texts.
+        # A key over an expression names no column. A primary key over the beginning of a text is fit: whole texts
+        # differ where their beginnings do.
         if column is None or nullable == "YES" or (part is not None and index != "PRIMARY"):
             unfit.add((table, index))
     found: dict[TableId, tuple[tuple[str, ...], str]] = {}
@@ -404,7 +405,8 @@ class Catalog(Session[Connection]):
         selected.check(self.if_none(), may_be_empty=empty)
 
     def is_empty(self) -> bool:
-        """Whether wildcards match no table because none exists yet: cdcflow may read all schemas that they name."""
+        """Whether wildcards match no table because no table exists yet. This is certain if cdcflow may read all schemas
+        that they name."""
         selection = self.wanted.selection
         schemas = {p.in_schema for p in selection.patterns if not p.excludes}
         if not selection.only_wildcards or None in schemas:
@@ -451,11 +453,11 @@ class Catalog(Session[Connection]):
     def describe(self, told: TableMap, logged: Table | None, *, is_gone: bool) -> DescribedTable | None:
         """Describe the table of a table map, as of the time of the event (see the top of this module).
 
-        `logged`: the shape of its latest rows in the change log. None if it `is_gone` and had no key then: its end
-        removes all of its rows.
+        `logged`: the shape of its latest rows in the change log. Return None for a table that `is_gone` and had no key
+        then: at its end all of its rows are removed anyway.
 
         Raises:
-            ConfigurationError: it had no key then, or a key that its columns in the log do not have.
+            ConfigurationError: the table had no key then, or a key with columns that it does not have in the log.
         """
         now = self._known.get(told.id)
         if not is_gone and (now is None or not _names_all(now, told)):
@@ -643,12 +645,12 @@ class CapturedTables:
         return made
 
     def _is_history(self, found: TableMap) -> bool:
-        """Whether rows were written when the table was system-versioned, which it no longer is: old and current rows,
-        distinguished by the end of their period, the key's last column. The statement that ended it has the table read
-        again.
+        """Whether a table map is from a time when the table was system-versioned, and it no longer is. Its rows are
+        then old and current rows, which the key's last column distinguishes: the end of a row's period. The statement
+        that ended the versioning has the table read again.
 
         Raises:
-            ConfigurationError: it is system-versioned.
+            ConfigurationError: the table is still system-versioned.
         """
         periods = {c.name for c in found.columns if _may_be_of_a_period(c)}
         if not found.key or found.key_names[-1] not in periods or len(periods) < 2:

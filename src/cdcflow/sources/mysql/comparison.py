@@ -4,8 +4,9 @@ log.
 A set of GTIDs determines whether a snapshot sees everything before a position: the log stores the set of GTIDs with
 each transaction.
 
-Transactions that were read from an earlier server do not concern a snapshot of this one: their places are those of
-another binary log, and some may have died with that server. Their changes are visible here, or were never made here.
+Transactions that were read from an earlier server do not concern a snapshot of this one: their positions are those of
+another binary log, and some of them may have been lost with that server. Their changes are either visible here, or were
+never made here.
 """
 
 from __future__ import annotations

@@ -157,10 +157,11 @@ class OneServer:
         self._lock = threading.Lock()
         self._identity: str | None = None
         self.is_replaced = False
-        """A later connection led to another server."""
+        """Whether a later connection led to another server."""
 
     def check(self, address: Address, identity: str) -> None:
-        """Raise SourceUnavailable for a connection to another server: the next start finds out what that one has."""
+        """Raise SourceUnavailable for a connection to another server: the next start finds out what the other server
+        has."""
         with self._lock:
             self._identity = self._identity or identity
         if self._identity != identity:
@@ -175,8 +176,8 @@ class OneServer:
 class Connector(connections.Connector[Connection]):
     """Opens connections to one address. Thread-safe.
 
-    `one_server`: all of its connections, and those of other connectors, lead to this server; None: after a failover the
-    next connections lead to another.
+    `one_server`: all connections of this connector, and of the connectors that share it, must lead to this server.
+    None: after a failover, connections may lead to another server.
     """
 
     error = pymysql.Error

@@ -48,9 +48,11 @@ class Statements:
     def __init__(self, tables: Tables, rows: RowEvents) -> None:
         self._tables = tables
         self._rows = rows
-        self._filled: dict[TableId, bool] = {}  # True: its rows are in another table now, with the same values
+        self._filled: dict[TableId, bool] = {}  # True: the table was swapped for a copy with the same values
         self._renamed: dict[TableId, tuple[tuple[str, str], ...]] = {}  # columns of these tables: earlier and new names
-        self._copies: set[TableId] = set()  # shadow tables that can hold all that the captured table holds, and no less
+        self._copies: set[TableId] = (
+            set()
+        )  # shadow tables created like the captured one, whose values no later statement changed
 
     @property
     def next_begin(self) -> Coordinate | None:
@@ -91,8 +93,8 @@ class Statements:
                     self._copies.add(table)
                 self._rows.forget_shapes(table)
             case Versioned(table, replaces):
-                # Later row events include those of the history. If versioning was removed since, they are skipped
-                # and the table is read again.
+                # Later row events include the rows' history. If the versioning was removed since, these events are
+                # skipped and the table is read again.
                 if not delivered and self._counts(table) and self._tables.is_versioned(table):
                     raise history_table_error(table)
                 if replaces:
@@ -114,8 +116,8 @@ class Statements:
     def _unsure(self, statement: Unsure, at: int, delivered: bool) -> list[Truncate]:
         """Apply a statement whose character set is uncertain, in the assumed one.
 
-        Each captured table that it would name in another set is treated as possibly affected; if no name could be read,
-        all captured tables are.
+        Each captured table that the statement would name in another character set is treated as possibly affected. If
+        no name could be read, all captured tables are.
         """
         out = self._changes_by_statement(statement.statement, at, delivered)
         named: dict[TableId, Statement] = {}
@@ -161,7 +163,8 @@ class Statements:
             self._filled[table] = False
 
     def _only_widens(self, table: TableId, altered: Altered) -> bool:
-        """Whether redefined columns kept their values, as far as the log has shown their previous definition."""
+        """Whether the redefined columns certainly kept their values; false if the log has not shown their previous
+        definition."""
         if not altered.redefined:
             return True
         seen, now = self._tables.mapped_shape(table), self._tables.now(table)
@@ -248,7 +251,8 @@ class Statements:
         )
 
     def _counts(self, table: TableId) -> bool:
-        """Whether a change of the table that the log does not contain would be missing."""
+        """Whether an unlogged change of the table would be missing: it would not in a new table, which is still to be
+        read."""
         return self._tables.is_captured(table) and not self._tables.is_new(table)
 
     def _empty_tables(self, tables: tuple[TableId, ...], at: int, delivered: bool) -> list[Truncate]:
@@ -285,8 +289,8 @@ class Statements:
         return out
 
     def _rename_tables(self, pairs: tuple[tuple[TableId, TableId], ...], at: int, delivered: bool) -> list[Truncate]:
-        """Apply a rename. A captured table whose name disappears is emptied. One whose name another table takes is
-        emptied and read again.
+        """Apply a rename. A captured table whose name disappears is emptied. If another table takes a captured table's
+        name, the captured table is emptied and read again.
 
         gh-ost and pt-online-schema-change replace a table by renaming a copy of it. The copy has the same rows, so the
         captured table continues under its name (hard case M37). It is read again, unless the log showed that the copy

@@ -1,7 +1,7 @@
 """Chooses the value decoder: the compiled one if it was built, otherwise the plain one.
 
 The plain modules are the reference and always available. The compiled decoder handles the usual cases and leaves the
-rest to them. It is passed as a value; None means the plain one.
+rest to the plain modules. Functions get the compiled decoder as an argument; None means the plain one.
 """
 
 from __future__ import annotations

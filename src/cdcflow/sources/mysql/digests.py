@@ -74,5 +74,5 @@ class MySQLDigests(RowDigests):
         return quote_name(name)
 
     def totals(self) -> str:
-        # The sum is NULL if all values are: if all rows were too large.
+        # The sum is NULL if the digests of all rows are, because all rows were too large.
         return "CAST(b AS SIGNED), COUNT(*), CAST(IFNULL(SUM(d), 0) AS DECIMAL(38,0))"

@@ -71,8 +71,8 @@ ASKED = (
 )
 
 ROW_EVENT_BYTES_MAX = 1 << 30
-"""MariaDB 12.3 and later split larger row events into PARTIAL_ROW_DATA events, which cdcflow does not read: at this
-value nothing is split that a packet could carry whole."""
+"""The required value of `binlog_row_event_fragment_threshold`, in bytes. MariaDB 12.3 and later split larger row events
+into PARTIAL_ROW_DATA events, which cdcflow does not read; no packet is larger than this value."""
 
 
 def shortcomings(connection: Connection, settings: MySQL) -> Iterator[Shortcoming]:
@@ -249,7 +249,7 @@ def _are_logged(connection: Connection, flavor: Flavor) -> bool:
 
 
 def _definition(connection: Connection, table: TableId) -> str:
-    """Return the statement that creates a table; empty if another session has dropped it since it was listed."""
+    """Return the statement that creates a table; empty if another session has dropped the table in the meantime."""
     try:
         return str(query(connection, f"SHOW CREATE TABLE {quote_name(table.schema)}.{quote_name(table.name)}")[0][1])
     except pymysql.Error as error:
@@ -296,7 +296,7 @@ def decoders(compiled: Compiled | None = COMPILED) -> Finding:
 
 
 def second_decoder() -> Finding:
-    """Return whether a second decoder is installed for the shadow check."""
+    """Return a finding on whether a second decoder is installed for the shadow check."""
     if second_opinion.is_installed():
         return ok("second opinion", "mysql-replication is installed; the shadow check compares row events with it, too")
     return ok("second opinion", f"{second_opinion.NOT_INSTALLED}: the shadow check compares rows with the server alone")
@@ -341,7 +341,7 @@ _IN_GROUP = (
     "set it in the instance's DB parameter group (Aurora: in the DB cluster parameter group), and reboot where the "
     "parameter is static; the binary log itself needs automated backups (Aurora: binlog_format = ROW)"
 )
-"""For Amazon RDS and Aurora, where SET GLOBAL is refused."""
+"""How to change a setting on Amazon RDS and Aurora, where SET GLOBAL is refused."""
 
 
 def _server(connection: Connection, settings: MySQL) -> Iterator[Finding]:

@@ -230,8 +230,8 @@ class ServerIdConflicts:
         self._times = 0
 
     def another(self, dump: Dump, said: str) -> CdcflowError:
-        """Count a conflict, and return the error to raise now: otherwise the two readers would disconnect each other
-        indefinitely (M29)."""
+        """Count a conflict, and return the error for it: after `TIMES_MAX` conflicts one that stops the capture, since
+        otherwise the two readers would disconnect each other indefinitely (M29)."""
         self._times += 1
         if self._times < self.TIMES_MAX:
             return SourceUnavailable(f"reading the binary log: {said}")

@@ -283,12 +283,12 @@ class Scan(ABC):
         """Decide, now that this transaction follows, which candidates so far are errant."""
 
     def _pass(self, gtids: Gtids) -> None:  # noqa: B027  MySQL's scan remembers nothing of them
-        """Note transactions without a candidate among them, nor before them."""
+        """Note transactions that are no candidates and follow no candidate."""
 
 
 class MysqlScan(Scan):
-    """Finds errant transactions of MySQL: one that the change log lacks is errant if one of another server follows that
-    the change log has."""
+    """Finds errant transactions of MySQL. A transaction that the change log lacks is errant if the change log has a
+    transaction of another server that follows it."""
 
     flavor: Flavor = "mysql"
 
@@ -306,8 +306,9 @@ class MysqlScan(Scan):
 
 
 class MariadbScan(Scan):
-    """Finds errant transactions of MariaDB: one is errant if one of its domain and of another server follows whose
-    number is not greater; or if its domain is not in the change log, and one of the change log follows.
+    """Finds errant transactions of MariaDB. A transaction is errant if it is followed by a transaction of the same
+    domain and another server whose number is not greater. It also is if the change log has nothing of its domain, and
+    has a transaction that follows it.
 
     `missing`: the change log's last GTIDs that were not found yet.
     """
@@ -321,7 +322,8 @@ class MariadbScan(Scan):
         self._domains = {_domain(source) for source in self._last}
 
     def begins_after(self, before: Mapping[str, int]) -> bool:
-        """Whether a file with these last numbers before it begins after a GTID of the change log."""
+        """Whether a file begins after the last GTID that the change log has of some source. `before`: the last number
+        of each source before the file."""
         return any(before.get(source, -1) > number for source, number in self._last.items())
 
     def begin_after(self, before: Mapping[str, int]) -> None:

@@ -65,16 +65,17 @@ ACCESS_DENIED = 1045
 NO_SUCH_TABLE = 1146
 NO_SUCH_COLUMN = 1054
 NOT_THERE = frozenset((NO_SUCH_TABLE, 1044, 1049, 1142))
-"""The table, its schema, or the right to see it is missing."""
+"""Numbers of errors: the table, its schema, or the right to see it is missing."""
 DENIED = frozenset((1044, 1142, 1143))
-"""No right to a schema, to a table, or to a column."""
+"""Numbers of errors: a right to a schema, a table or a column is missing."""
 LOCKED = frozenset((1205, 1213))
 CHANGING = frozenset((NO_SUCH_TABLE, 1615, 1684))
-"""Another session altered or dropped a table while `information_schema` was read: it is gone, must be opened
-again, or was skipped."""
+"""Numbers of errors: another session altered or dropped a table while `information_schema` was read, so the table is
+gone, must be opened again, or was skipped."""
 NO_SUCH_INDEX = 1176
 NO_SUCH_FUNCTION = frozenset((1305, 1046))
-"""1046: the server would search a schema for the function, but no schema is selected."""
+"""Numbers of errors: the function does not exist. 1046: the server would search a schema for it, but no schema is
+selected."""
 
 _LACKS_GLOBAL = 1227
 _GRANTS: Mapping[int, str] = {

@@ -1,10 +1,10 @@
 """Row events that are kept for a second opinion: the bytes of one, and the rows that were decoded from it.
 
 The stream's decoder offers row events, and one is kept at a time. A later event replaces it only if its table was
-compared longer ago, so a busy table does not hide a quiet one. Bytes do not age: the kept event may be compared at any
-time, whatever happened to its table since.
+compared longer ago, so a busy table does not hide a quiet one. The kept event may be compared at any time, whatever
+happened to its table since, because its table map is kept with it.
 
-While nothing is `wanted`, an offer costs the decoder one comparison per group of row events.
+While no event is `wanted`, offering costs the decoder one comparison per group of row events.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class EventSamples:
         return self._can_read(described)
 
     def keep(self, group: EventGroup) -> None:
-        """Keep one of these row events, if it is not too large."""
+        """Keep one row event of this group, if it is not too large."""
         self._turn += 1
         sample = sample_of(group, self._turn * _SPREAD % len(group.at))
         if sample is not None:

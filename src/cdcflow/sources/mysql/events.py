@@ -306,7 +306,8 @@ def prepared_xid(event: bytes) -> tuple[Xid, bool]:
 
 
 def said_error(packet: bytes) -> CdcflowError | tuple[int, str]:
-    """Return the code and text of an error packet (without its header), or the error for bytes that are none."""
+    """Return the code and text of an error packet (without its header), or an error if the bytes are not an error
+    packet."""
     if len(packet) < 3:
         return protocol_error("an error packet that ends early")
     code = struct.unpack_from("<H", packet, 1)[0]

@@ -31,7 +31,8 @@ from cdcflow.sources.mysql.gtids import Gtids, GtidSet, MariadbGtids, MysqlGtids
 from cdcflow.sources.mysql.position import Coordinate
 
 NONE_HIDDEN = np.empty(0, np.uint64)
-"""What an earlier run delivered is visible when a run begins: `preparation` waits for it."""
+"""No transaction is hidden. What an earlier run delivered is visible when a run begins, because `preparation` waits for
+that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ class DeliveredGtids(FencesInUse[GtidVisibility]):
 
 
 def are_outside(executed: GtidSet, gtids: Gtids) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return which of these are not in the set; a transaction without GTID is never lacking."""
+    """Return which of these transactions are not in the set; one without a GTID counts as being in it."""
     if isinstance(executed, MariadbGtids):
         return _are_after(executed, gtids)
     assert isinstance(executed, MysqlGtids)  # noqa: S101  there is no third kind of set
@@ -157,8 +158,8 @@ def are_outside(executed: GtidSet, gtids: Gtids) -> np.ndarray[tuple[int], np.dt
 
 
 def _are_after(applied: MariadbGtids, gtids: Gtids) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return which of these follow the last one of their domain: its numbers grow along the log
-    (`gtid_strict_mode`)."""
+    """Return which of these transactions follow the last one of their domain in `applied`. A domain's numbers grow
+    along the log (`gtid_strict_mode`)."""
     out = np.zeros(len(gtids), np.bool_)
     last = {domain: number for domain, (_, number) in applied.domains().items()}
     for which, source in enumerate(gtids.sources):

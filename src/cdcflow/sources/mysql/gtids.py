@@ -82,7 +82,8 @@ class GtidSet(Protocol):
 
     def text(self) -> str: ...
     def texts(self, gtids: Gtids, wanted: Int64s) -> list[str]:
-        """Add all of these in order. Return the set's text just after each of the `wanted` ones (ascending)."""
+        """Add all `gtids` to this set, in order. Return the set's text just after each of those at the indices `wanted`
+        (ascending)."""
         ...
 
 

@@ -60,9 +60,9 @@ def walk_images(
 ) -> tuple[list[Int64s], Int64s]:
     """Return where each image begins (one array for each image that a row has), and the number of rows of each extent.
 
-    `images` are the columns that are sent: one list, and for updates two (before and after). If `documents` is given,
-    after images have a head, and it is the number of JSON columns of the table; the starts of the heads are then the
-    last array.
+    `images` are the columns that are sent: one list, and for updates two (before and after). `documents`: the number of
+    JSON columns of the table if after images have a head, otherwise None. With heads, one more array at the end has the
+    starts of the heads.
 
     Raises:
         SourceUnavailable: the rows do not end where their event does.

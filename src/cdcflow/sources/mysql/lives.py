@@ -15,7 +15,7 @@ instead of stopping the capture. This holds only if every later snapshot sees al
 determine that, nothing is skipped.
 
 A table that is named without wildcards remains on the list after its end, until it exists again: a name that was
-captured once is not an error in the settings. The same applies to the last remaining tables.
+captured once is not an error in the settings. If no captured table exists any longer, all of them remain on it.
 
 Places are coordinates of one server (`position.coordinate`). The checkpoint's `source` stores them as `lives`.
 """

@@ -132,8 +132,8 @@ class WrittenMarks:
     def drop(self, connection: Connection) -> list[Dropped]:
         """Remove this slot's marks, the table if it has no others, and its database if that is cdcflow's and empty.
 
-        A table that another log may still write to stays: a mark that is dropped with an empty table is in the binary
-        log already. Raises pymysql's errors unchanged, except for missing rights.
+        The table stays while it has marks of other logs. Dropping it when it is empty loses nothing: every mark is in
+        the binary log already. Raises pymysql's errors unchanged, except for missing rights.
         """
         marks, table = f"marks of {self._slot} in {self.table}", f"table of marks {self.table}"
         try:

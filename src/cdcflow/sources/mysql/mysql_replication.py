@@ -82,7 +82,7 @@ def rows_of(table_map: bytes, event: bytes, flavor: Flavor, masked: Masked) -> I
 
 def _images(row: Mapping[str, Any]) -> Images:
     if "values" in row:
-        # The caller knows from the event's type which of the two it is.
+        # The caller knows from the event's type whether this is the image before or after the change.
         image = _image(row["values"], row["none_sources"])
         return Images(image, image)
     return Images(

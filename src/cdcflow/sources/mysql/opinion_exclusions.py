@@ -38,7 +38,7 @@ _LATIN1_OWN: Final = frozenset("\x81\x8d\x8f\x90\x9d")
 @dataclass(frozen=True, slots=True)
 class Exclusion:
     """Values that are not compared. `applies` gets the column, the policy for its values, and the value as cdcflow
-    decoded it (None: NULL, or the question is about the column as a whole)."""
+    decoded it. None: NULL, or no value; then it returns whether the column is excluded as a whole."""
 
     about: str
     fault: str
@@ -119,8 +119,8 @@ UNREADABLE: Final = {
     TypeCode.VARCHAR_COMPRESSED: "`varchar` and `varbinary` with `COMPRESSED` (MariaDB)",
     TypeCode.BLOB_COMPRESSED: "`text` and `blob` of any size with `COMPRESSED` (MariaDB)",
 }
-"""Types that the library does not know: it cannot find the columns after one, so rows of such tables have no second
-opinion."""
+"""Types that the library does not know: it cannot find the columns that follow one of these, so rows of such tables
+have no second opinion."""
 
 
 def can_read(described: DescribedTable) -> bool:

@@ -56,7 +56,7 @@ def check_same(connector: Connector, dump: Dump, first_transaction: int, back: T
     position; transactions with the number `first_transaction` or a later one were read from this server.
 
     Raises:
-        HistoryLost: it does not have them: the server was restored, and has diverged since.
+        HistoryLost: the log does not have them, because the server was restored and has diverged since.
     """
     ours = _newest(dump.position, first_transaction, back)
     if not ours:
@@ -87,7 +87,7 @@ def check_file(connector: Connector, dump: Dump) -> None:
     """Check that the file of the position at which `dump` begins is the one that the change log was read from.
 
     Raises:
-        HistoryLost: the server created it at another time: it was restored, and has diverged since.
+        HistoryLost: the file was created at another time, because the server was restored and has diverged since.
     """
     position = replace(dump.position, xa=None)
     if not position.began:
@@ -195,7 +195,8 @@ def _commit_times(connection: Connection, dump: Dump, ends: Int64s, account: str
     If the server refuses, raises the same errors as a stream.
     """
     commits, upto = _Commits(dump.start[0], ends), int(ends[-1])
-    # Missing events do not prove a difference: the right to read the log may have been revoked.
+    # If the dump ends early, raise its error instead of returning fewer transactions: the right to read the log may
+    # have been revoked, which proves no difference.
     scan(connection, dump, commits, lambda: commits.reached >= upto or commits.is_past, account)
     return commits.found
 

@@ -146,7 +146,8 @@ class StreamProgress:
         self.last = position_of(position)
         self.commit_ts = 0
         self.pos = position.start.pos
-        # Until the first transaction arrives, positions before the transactions to be sent are meaningless.
+        # With GTIDs the server's files and bytes mean nothing to the change log until the first transaction has
+        # arrived.
         self._silent = by_gtid
         self._passed = self._covered = self.skip_until
         self._asked: SimpleQueue[tuple[Token, Coordinate]] = SimpleQueue()
@@ -181,7 +182,8 @@ class StreamProgress:
         return any(coordinate <= self._passed for _, coordinate in (*self._expected, *self._times))
 
     def passed_marks(self) -> list[StreamEvent]:
-        """Return the expected marks whose positions were passed, and the latest of the expected times that were."""
+        """Return the expected marks whose positions were passed, and the latest expected time whose position was
+        passed."""
         marks = [MarkSeen(token, self.last, self.commit_ts) for token, _ in self.take_marks(self._passed)]
         passed = [commit_ts for commit_ts, coordinate in self._times if coordinate <= self._passed]
         self._times = [e for e in self._times if e[1] > self._passed]

@@ -85,7 +85,7 @@ class Preparation:
         if not self.has_gtids:
             self._marking.beat(self._connection)
             return BeginPosition(BinlogPosition(end.file, end.pos))
-        # A transaction that is logged before this end and not yet executed is owned by a session now.
+        # A transaction that is in the log before this end, but not yet visible, is owned by a session now.
         committing = _owned_gtids(binlog_status.owned_gtids(self._connection))
         self._until(
             "transactions that are in the binary log already become visible",
@@ -124,11 +124,11 @@ class Preparation:
     # ── the position of an earlier run ─────────────────────────────────────────────────────────────────────────
 
     def again(self, before: Before) -> BeginPosition:
-        """Return the position of an earlier run, checked.
+        """Return the position at which an earlier run ended, after checking that the stream can continue there.
 
         Raises:
             HistoryLost: the log after it is gone, or the server lacks transactions that the change log has.
-            ConfigurationError: it is another server.
+            ConfigurationError: this is another server than that of the earlier run.
             SourceUnavailable: transactions that the change log has are not visible yet.
         """
         if self._flavor == "mariadb":
@@ -316,7 +316,8 @@ class Preparation:
         sizes = dict(files)
         if position.file not in sizes:
             oldest = files[0][0] if files else "nothing"
-            # After RESET the numbers begin again: the file is missing because it was never written there.
+            # A file with a higher number than the oldest is missing because the numbers began again after a RESET, not
+            # because it was purged.
             is_older = bool(files) and position.coordinate < coordinate(files[0][0], 0)
             raise (log_purged if is_older else history_lost)(
                 f"the server at {self._address} has purged binary log that cdcflow still needs: the change log ends in "

@@ -1,9 +1,9 @@
 """Reads a statement in the log whose event may name a character set other than the one it is in. Pure.
 
 A name with non-ASCII characters reads differently in each set, and the servers do not always name the right set
-(`statement_text`). A table that a statement names in some other set may be the one that was meant. So each set is
-tried: the reading in the set that the event names is applied, and differing readings in the others are possibilities
-(`Unsure`), which only matter for captured tables.
+(`statement_text`). The statement may have meant a table whose name it contains only if it is read in another set. So
+each set is tried. The reading in the set that the event names is applied; readings in other sets that differ are kept
+as possibilities (`Unsure`), which only matter for captured tables.
 """
 
 from __future__ import annotations

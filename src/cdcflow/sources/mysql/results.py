@@ -23,10 +23,11 @@ from cdcflow.sources.mysql.images import Extents
 from cdcflow.sources.mysql.tables import DescribedTable
 
 PACKET_MAX = 0xFFFFFF
-"""The length of every packet except the last of a row of 16 MiB and more."""
+"""The length of every packet of a row of 16 MiB and more, except the last."""
 PACKET_HEADER = 4
 NEEDS_MORE, ENDED, OTHER = 0, 1, 2
-"""OTHER: a packet that is not a whole row: a part of a long one, or an error."""
+"""Why no more packets were taken. NEEDS_MORE: the last packet is incomplete; ENDED: the result has ended; OTHER: the
+packet is not a whole row, but a part of a long row, or an error."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ from cdcflow.sources.mysql.wire import HEADER, Events, Types, protocol_error
 _V1_BODY = HEADER + 8
 _EXTRA = HEADER + 8
 _NO_TABLE = 0xFFFFFF
-"""A row event of this table has no rows and only ends a statement."""
+"""The id of no table: a row event with this id has no rows and only ends a statement."""
 
 _KINDS = {
     EventType.WRITE_ROWS_V1: RowKind.INSERT,
@@ -52,7 +52,7 @@ _KINDS = {
 _V1 = frozenset((EventType.WRITE_ROWS_V1, EventType.UPDATE_ROWS_V1, EventType.DELETE_ROWS_V1))
 
 HEARTBEAT = "heartbeat"
-"""A token that begins with this only shows that the log moves."""
+"""How the token of a heartbeat begins: such a mark only shows that the log moves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,12 +284,14 @@ def _differing(events: Events, at: Int64s, known: Mapped | None) -> Bools:
     if not other.any():
         raw = np.frombuffer(known.raw, np.uint8)
         other = (events.buffer.bytes[start[:, None] + np.arange(size)] != raw).any(axis=1)
-    # The first that differs and all after it are processed: a later one may be the known one again.
+    # From the first that differs, all are processed, even those equal to the known one, because another map may be in
+    # force there.
     return np.logical_or.accumulate(other)
 
 
 def _alike(events: Events, at: Int64s, body: Int64s, kind: int, columns: int, table: Table) -> tuple[Bools, int]:
-    """Return which of these row events have the same columns and bitmaps as the first, and the size of those in bytes.
+    """Return which of these row events have the same number of columns and the same bitmaps as the first, and the size
+    of count and bitmaps in bytes.
 
     Raises:
         ConfigurationError: their number of columns differs from the table's description (hard case M09).
@@ -329,7 +331,8 @@ def check_columns(found: TableMap) -> None:
 
 
 PURGE_SLOT = "cdcflow.purge"
-"""What the slot of a purge mark begins with, a row that a session writes into the table of marks in its transaction."""
+"""How the slot of a purge mark begins: a session writes such a row into the table of marks, in the transaction that
+purges."""
 NO_NAME = "purge"
 """The origin of a transaction whose purge mark has no name."""
 

@@ -51,8 +51,8 @@ class RowKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class DecodedRows:
-    """Changes of one table shape in order; `counts`: the number of changes from each extent. `incomplete`: the changes
-    that list a column as unchanged whose value changed, or that never had one; None if there are no such changes."""
+    """Changes of one table shape in order; `counts`: the number of changes from each extent. `incomplete`: which
+    changes list a column as unchanged although its value changed or was never sent; None if no change does."""
 
     rows: pa.RecordBatch
     counts: Int64s
@@ -109,7 +109,7 @@ def check(described: DescribedTable, kind: RowKind, present_before: bytes, prese
     """
     table = described.table
     bitmap = present_after if kind is RowKind.INSERT else present_before
-    # A table without a key is read again as a whole if an inserted row lacks anything.
+    # If an inserted row of a table without a key lacks a column, the whole table is read again.
     needed = table.key if kind is RowKind.INSERT else table.key_columns
     lacking = [
         column.name
@@ -167,7 +167,7 @@ def _updates(
         op = np.full(rows, _U, np.uint8)
         return DecodedRows(_batch(described, new, op, new_omitted, None), counts, incomplete)
 
-    # A change's values are those of the before images, or (numbers of `rows` and above) of the after images.
+    # A change takes its values from a before image (numbers below `rows`) or from an after image (the others).
     after_image = rows + np.arange(rows)
     split = split_key_changes(changed, np.full(rows, whole), after_image, np.full(rows, _U, np.uint8), _D, _C)
     both = [_join_cells(b, a, split.value, rows) for b, a in zip(before, new, strict=True)]
@@ -180,7 +180,8 @@ def _updates(
 
 
 def _join_cells(before: Cells | None, after: Cells | None, value: Int64s, rows: int) -> Cells | None:
-    """Return the cells of these changes: number `value` of the before images followed by the after images."""
+    """Return the cells of one column for these changes. `value`: for each change, the number of its image, where the
+    after images follow the before images."""
     parts = (before, after)
     known = next((part for part in parts if part is not None), None)
     if known is None:
@@ -193,7 +194,8 @@ def _join_cells(before: Cells | None, after: Cells | None, value: Int64s, rows: 
 
 
 def _omitted_columns(image: Image, rows: int) -> Bools:
-    """Return which columns (one per row of the array) were not sent, for each of these changes."""
+    """Return, for each column of the table (a row of the array), whether it was not sent, repeated for each of `rows`
+    changes."""
     return np.repeat(np.array([[part is None] for part in image]), rows, axis=1)
 
 
@@ -216,7 +218,7 @@ def _batch(
 
 
 def _before(described: DescribedTable, before: Image, old: Int64s) -> pa.Array:
-    """Return the old rows: number `old` of the before images, NULL where that is -1."""
+    """Return the old rows of changes. `old`: for each change, the number of its before image, or -1 for NULL."""
 
     def column(number: int, at: Int64s, there: Bools) -> pa.Array:
         part, codec = before[number], described.codecs[number]

@@ -23,7 +23,7 @@ def sample(connection: Connection, table: TableId, key: Sequence[str]) -> Sample
     )
     if not columns:
         return None
-    # As hexadecimal digits: otherwise bytes and texts in several character sets cannot be concatenated.
+    # Values become hexadecimal digits, because bytes and texts in different character sets cannot be concatenated.
     values = ", ".join(f"COALESCE(HEX(CONCAT({quote_name(str(name))})), '-')" for name, _ in columns)
     row = f"SELECT SHA2(CONCAT_WS(' ', {values}), 256) FROM {quote_name(table.schema)}.{quote_name(table.name)}"
     with snapshot(connection):

@@ -1,8 +1,8 @@
 """Checks whether another library decodes a row event to the same values: the second opinion.
 
 A read by key (the shadow check) interprets a type like the stream's decoder: an error in that affects both sides.
-`mysql-replication` shares no code with cdcflow's decoders, and has different errors. `opinion_exclusions` lists those
-that are known; such values are not compared.
+`mysql-replication` shares no code with cdcflow's decoders, and has different errors. `opinion_exclusions` lists the
+library's known errors; values that these affect are not compared.
 
     row event ──▶ decoders ──────────▶ changes ──┐
         └───────▶ mysql-replication ──▶ images ──┴──▶ equal in every column
@@ -62,7 +62,7 @@ def is_installed() -> bool:
 
 
 def _masked_columns(described: DescribedTable) -> Masked:
-    """Return the columns at which the library may fail, and which are not compared anyway."""
+    """Return the columns that the library must not decode: it may fail at them, and they are not compared anyway."""
     excluded = [
         (number, column)
         for number, (column, codec) in enumerate(zip(described.columns, described.codecs, strict=True))
@@ -79,7 +79,8 @@ def _masked_columns(described: DescribedTable) -> Masked:
 
 @dataclass(slots=True)
 class _Comparison:
-    """One event's changes against the library's images of its rows. `columns` are those that differ."""
+    """Compares one event's changes with the library's images of its rows. `columns`: the names of the columns that
+    differ."""
 
     described: DescribedTable
     columns: set[str] = field(default_factory=set)
@@ -185,7 +186,8 @@ _AS_OURS: Final[Mapping[int, Callable[[ServerColumn, Any], Any]]] = {
     TypeCode.SET: _set,
     TypeCode.GEOMETRY: _geometry,
 }
-"""Values that the library represents differently, without being wrong."""
+"""For types whose values the library represents differently, without being wrong: the function that converts cdcflow's
+value or the library's, so that both can be compared."""
 
 
 class _Number(str):

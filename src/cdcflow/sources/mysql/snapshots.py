@@ -21,7 +21,8 @@ from cdcflow.sources.mysql.marks import Marking, WrittenMarks
 
 NO_RIGHTS = 1044
 EXACT_TRIES = 20
-"""Each try takes well below a millisecond of the server's time."""
+"""At most this many tries of a snapshot while nothing is being committed; each takes the server well below a
+millisecond."""
 
 
 class SnapshotTaker:
@@ -52,7 +53,8 @@ class SnapshotTaker:
                 end = binlog_status.snapshot_end(connection)
                 yield position_at((CoordinateVisibility(end.coordinate),), end, connection)
             else:
-                # Only what is logged, and visible, later than this snapshot is after the current end of the log.
+                # The upper bound is the log's end, read after the snapshot: every transaction in the log after it
+                # became visible after the snapshot too.
                 end = binlog_status.end(connection)
                 yield position_at((lower, CoordinateVisibility(end.coordinate)), end, connection)
 
@@ -112,7 +114,7 @@ class SnapshotTaker:
         try:
             yield position_at((CoordinateVisibility(end.coordinate),), end, connection)
         finally:
-            # On a connection that was abandoned this fails too, and must not hide the cause.
+            # On a broken connection the rollback fails too; its error must not hide the first one.
             with contextlib.suppress(pymysql.Error):
                 query(connection, "ROLLBACK")
 
@@ -152,6 +154,6 @@ def locked_table(locker: Connection, table: str) -> Iterator[None]:
 
 
 def position_at(visibilities: tuple[Visibility, ...], end: BinlogEnd, connection: Connection) -> Snapshot:
-    """Describe a snapshot that a connection has just taken. `end`: of the source's log."""
+    """Describe a snapshot that a connection has just taken. `end`: the end of the source's log."""
     clock_us = int(query_row(connection, "SELECT CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)")[0])
     return Snapshot(visibilities, Position(f"{end.file}:{end.pos};"), clock_us)

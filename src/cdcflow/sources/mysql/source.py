@@ -1,8 +1,8 @@
 """Implements `cdcflow.ports.Source` for MySQL and MariaDB: creates and checks positions, opens the stream and the
 chunks.
 
-The checkpoint keeps a `MySQLState` (`stored_state`). If the position is no longer valid, or log after it is gone, it
-raises `HistoryLost`.
+The checkpoint keeps a `MySQLState` (`stored_state`). If the position is no longer valid, or log after it is gone,
+`prepare` raises `HistoryLost`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class MySQLSource(MovableSource[Connection, MySQLState, CatalogTable]):
     """Implements `cdcflow.ports.Source`. Connects only when a method needs it.
 
     `secret` returns the password, read again for every connection; None: the server requires none. `wait_s` is how long
-    `prepare` waits for logged transactions to become visible. `readers` read its chunks.
+    `prepare` waits for logged transactions to become visible. `readers`: other processes that read parts of its chunks;
+    None: this process reads them.
     """
 
     _connector: Connector
@@ -314,7 +315,8 @@ class MySQLSource(MovableSource[Connection, MySQLState, CatalogTable]):
             state = replace(new, has_all_gtids=before.has_all_gtids)
             if begun.by_gtid:
                 return begun, replace(state, foreign=position_of(begun.position))
-            # The transactions already in the change log are from this server's log, too.
+            # The latest transactions of the change log are from this server's log too, so a later start can compare
+            # them.
             return begun, state if before.compared_from is None else replace(state, compared_from=before.compared_from)
 
         def first() -> tuple[BeginPosition, MySQLState]:
@@ -325,13 +327,13 @@ class MySQLSource(MovableSource[Connection, MySQLState, CatalogTable]):
         except LogPurged:
             if not self._settings.releases:
                 raise
-            # Nothing is recorded first: a process that is killed now finds the same at its next start.
+            # No record is written before: a process that is killed here finds the log purged again at its next start.
             return *first(), SourceHistory.RELEASED
         return *found, SourceHistory.LOST if start.is_loss_accepted else SourceHistory.CONTINUES
 
     def _again(self, preparation: Preparation, start: Start[MySQLState], before: MySQLState) -> BeginPosition:
         """Return the log's position, checked at this server together with the transactions before it."""
-        assert start.checkpoint.position is not None  # noqa: S101  the caller has looked
+        assert start.checkpoint.position is not None  # noqa: S101 the caller has checked
         begun, back = preparation.again(_before(start.checkpoint.position, before)), start.transactions_back
         dump = self._dump(begun.position, by_gtid=begun.by_gtid)
         if begun.by_gtid:
@@ -474,7 +476,7 @@ class MySQLSource(MovableSource[Connection, MySQLState, CatalogTable]):
         return self._catalog.loose_collations()
 
     def left_behind(self, log_id: str) -> Sequence[Finding]:
-        """Return nothing: the server does not keep its log for particular readers."""
+        """Return an empty list: the server does not keep its log for particular readers."""
         return ()
 
     def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:

@@ -73,13 +73,14 @@ def tokens_of(
 ) -> Iterator[SqlToken]:
     """Return the tokens of a statement.
 
-    `sql_mode`: that of the session that executed it, as its bits in the log. `is_single`: the text was in a single-byte
-    character set.
+    `sql_mode`: the bits, as in the log, of the mode of the session that executed the statement. `is_single`: the text
+    was in a single-byte character set.
     """
     pattern = _pattern(sql_mode & (ANSI_QUOTES | NO_BACKSLASH_ESCAPES), flavor, is_single)
     for found in pattern.finditer(text):
         if word := found["word"]:
-            # The capitals of some other letters are ASCII: of a dotless i, of a long s.
+            # Only ASCII words are compared in capitals: some other letters, such as a dotless i and a long s, have an
+            # ASCII letter as their capital.
             yield SqlToken(word.upper() if word.isascii() else "", word, True)
         elif found["quoted"]:
             yield SqlToken("", found["quoted"][1:-1].replace("``", "`"), True)

@@ -66,7 +66,7 @@ def _charset(client: int | None) -> str:
         return _UTF8
     try:
         name = charset_of(client).name
-    except ConfigurationError:  # a later server's
+    except ConfigurationError:  # a collation of a later server
         return _UTF8
     return name if name in CLIENT_SETS else _UTF8  # binary: the servers interpret its bytes as UTF-8
 

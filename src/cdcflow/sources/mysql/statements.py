@@ -1,9 +1,9 @@
 """Statements in the log, classified by their first words: which change rows, which change tables, which do neither.
 
 This is not a parser. The stream does not depend on the meaning of a statement (hard case M35): table maps define the
-shapes. Little must be known: whether rows changed without row events (a session with `binlog_format=STATEMENT`, M07),
-whether a table was emptied, dropped or renamed (M37, M38, M40), and that something changed at all. If it cannot be
-determined, the most cautious of the possible meanings is assumed.
+shapes. Only this must be known: whether rows changed without row events (a session with `binlog_format=STATEMENT`,
+M07), whether a table was emptied, dropped or renamed (M37, M38, M40), and that something changed at all. If it cannot
+be determined, the most cautious of the possible meanings is assumed.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ class Harmless:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """A statement that does all of these, one after another: an ALTER with clauses of several kinds."""
+    """A statement that has the effects of all its `parts`, one after another: an ALTER with clauses of several
+    kinds."""
 
     parts: tuple[Versioned | Renamed | OtherDdl, ...]
 

@@ -1,7 +1,7 @@
 """The status variables of a QUERY event: the session's settings when it ran the statement. Pure.
 
-Each is a number, then a value whose length the number determines; nothing else separates them. So parsing ends at an
-unknown number. They are not in the order of their numbers: MariaDB 11.5 writes 131 before 4.
+Each variable is a number, then a value whose length the number determines; nothing separates the variables. So parsing
+ends at an unknown number. Variables are not in the order of their numbers: MariaDB 11.5 writes 131 before 4.
 """
 
 from __future__ import annotations

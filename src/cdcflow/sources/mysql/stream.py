@@ -6,8 +6,8 @@ The client sends nothing after the command: the server keeps its log by age or s
 acknowledging only remembers the position; `status` reports how much longer the server keeps the log that cdcflow still
 needs.
 
-After the command only this module reads from the socket: all earlier requests of the connection's own reader were
-answered, so it holds nothing back. Under TLS, waiting for the socket misses bytes that TLS has read already; therefore
+After the command only this module reads from the socket. pymysql's own reader has nothing in its buffer, because all of
+its earlier requests were answered. Under TLS, waiting for the socket misses bytes that TLS has read already; therefore
 `poll` reads until nothing is left, or the stream is `ready`.
 
 While a backlog arrives, another thread receives and decodes (`engine.decode_ahead`); then `fileno` and `ready` refer to
@@ -151,7 +151,8 @@ class BinlogStream(BulkStream):
         finally:
             room.release()
         self._is_backlog = received >= BUSY_BYTES_MIN
-        # Measured here, where no more had arrived: decoding may take longer than the server may be silent.
+        # The silence is measured here, after everything that had arrived was received: decoding may take longer than
+        # the server may be silent.
         now = time.monotonic()
         if received:
             self._heard_at = now

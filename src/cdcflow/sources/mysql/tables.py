@@ -109,7 +109,7 @@ class Tables(Protocol):
     def describe(self, found: TableMap) -> DescribedTable | None:
         """Return the shape of a captured table according to a table map; None if its rows are skipped.
 
-        Called again whenever the map's bytes differ from the last ones, and after each `changed`.
+        Called again whenever the map's bytes differ from the last ones, and after each `invalidate`.
         """
         ...
 
@@ -168,7 +168,7 @@ _LABELLED: Final = frozenset((TypeCode.ENUM, TypeCode.SET))
 _SIGNEDNESS, _DEFAULT_CHARSET, _CHARSETS, _NAMES, _SET_LABELS, _ENUM_LABELS = 1, 2, 3, 4, 5, 6
 _KEY, _PREFIX_KEY, _LABELS_DEFAULT_CHARSET, _LABELS_CHARSETS = 8, 9, 10, 11
 _VISIBILITY = 12
-"""Always present in MySQL's full metadata, never in MariaDB's."""
+"""The field with the columns' visibility: always present in MySQL's full metadata, never in MariaDB's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +270,7 @@ def _columns(
 
 
 def _unsigned_columns(codes: Sequence[int], bits: bytes) -> set[int]:
-    """Return the columns that are unsigned: one bit per number, the first one highest in its byte."""
+    """Return the columns that are unsigned. `bits`: one bit per numeric column, the first one highest in its byte."""
     numeric = [i for i, c in enumerate(codes) if c in SIGNED]
     return {column for nth, column in enumerate(numeric) if nth >> 3 < len(bits) and bits[nth >> 3] << (nth & 7) & 0x80}
 

@@ -27,7 +27,7 @@ ASKED = (
 )
 """The variables that the functions here need."""
 _REPLICA_STATUS = (8, 0, 22)
-"""The MySQL version with the new word."""
+"""The MySQL version that introduced SHOW REPLICA STATUS."""
 
 
 def variables(connection: Connection) -> dict[str, str]:
@@ -38,12 +38,12 @@ def variables(connection: Connection) -> dict[str, str]:
 
 
 def has_foreign_changes(connection: Connection, flavor: Flavor, found: Mapping[str, str]) -> bool:
-    """Whether the server now applies changes that were committed at another."""
+    """Whether the server currently applies changes that were committed at another server."""
     return is_in_galera(found) or is_replica(connection, flavor)
 
 
 def is_replica(connection: Connection, flavor: Flavor) -> bool:
-    """Whether the server now replicates from another; False if cdcflow may not see that."""
+    """Whether the server currently replicates from another server; False if cdcflow may not see that."""
     with contextlib.suppress(pymysql.Error):
         if flavor == "mariadb":
             return any(int(value) > 0 for _, value in query(connection, "SHOW GLOBAL STATUS LIKE 'Slaves_running'"))
@@ -53,7 +53,7 @@ def is_replica(connection: Connection, flavor: Flavor) -> bool:
 
 
 def logs_foreign_changes(found: Mapping[str, str]) -> bool:
-    """Whether its binary log has changes that were committed at another server."""
+    """Whether the server's binary log has changes that were committed at another server."""
     return found.get("log_replica_updates", found.get("log_slave_updates", "ON")) == "ON"
 
 
@@ -62,7 +62,7 @@ def is_in_galera(found: Mapping[str, str]) -> bool:
 
 
 def has_own_gtids(found: Mapping[str, str]) -> bool:
-    """Whether its GTIDs mean other transactions than those of other servers with the same data."""
+    """Whether equal GTIDs of this server and of other servers with the same data are different transactions."""
     return is_in_galera(found) and found.get("wsrep_gtid_mode") != "ON"
 
 

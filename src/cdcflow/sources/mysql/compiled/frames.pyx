@@ -1,6 +1,6 @@
 # Packets of a binary log dump, cut into events: the compiled form of `wire.split`. The checksums are most of the work;
 # eight bytes go through eight tables at a time. And packets of a result set: the compiled form of
-# `framing.row_packets`.
+# `results.row_packets`.
 
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy

@@ -1,4 +1,4 @@
-# MySQL's binary JSON as text: the compiled form of `json_text.printed`, which describes the format. For anything
+# MySQL's binary JSON as text: the compiled form of `types.json.document_text`, which describes the format. For anything
 # unusual (dates and decimals inside, invalid JSON) the result is -1, and the plain decoder decodes the column.
 
 from libc.stdio cimport snprintf
@@ -98,8 +98,8 @@ cdef int put_integer(Out *out, uint64_t value, bint negative) noexcept nogil:
 
 
 cdef int put_double(Out *out, double value) noexcept nogil:
-    """The fewest digits that give the same bits: a number with at most 15 digits is kept by 15, and 17 are always
-    enough. The smallest numbers have fewer bits, so one digit may be enough for them."""
+    """Append a double with the fewest digits that identify its bits. 17 digits are always enough, and 15 for a number
+    that was written with at most 15. The smallest numbers have fewer bits, so one digit may be enough for them."""
     cdef char[40] text
     cdef int digits, size, point, i
     cdef char *stop
@@ -261,7 +261,7 @@ cdef int put_container(Document *document, uint8_t kind, int64_t at, Out *out, i
 cdef int documents(
     const uint8_t *raw, const int64_t *start, const int64_t *size, int64_t rows, Out *out, int32_t *offsets
 ) noexcept nogil:
-    """All documents of a column, one after another."""
+    """Print all documents of a column, one after another."""
     cdef int64_t row
     cdef Document document
     cdef int state

@@ -301,7 +301,8 @@ cdef object column_of(
             state = texts(code, column.number, raw, start, size, rows, &out[0], &offsets[0])
         if state < 0:
             return plain(column, codec, data, start, size, rows, result)
-        # Without the room for overruns: Arrow writes up to 63 bytes after the values, and these are of other columns.
+        # The buffer ends after the last value. Arrow would also write up to 63 bytes of the spare room, which may hold
+        # values of other columns.
         values = values[: offsets[rows]]
         array = _FROM_BUFFERS(codec.arrow, rows, [validity, pa.py_buffer(ends), pa.py_buffer(values)])
         if state and code == UTF8:
@@ -345,7 +346,7 @@ cdef object printed_of(codec, const uint8_t *raw, const int64_t *start, const in
 cdef object plain(
     Column *column, codec, bytes data, const int64_t *start, const int64_t *size, int64_t rows, bint result
 ):
-    """The same by the column's plain decoder."""
+    """One column as an Arrow array, decoded by the column's plain decoder."""
     cdef int64_t row
     starts, sizes, valid = _EMPTY(rows, np.int64), _EMPTY(rows, np.int64), _EMPTY(rows, np.bool_)
     cdef int64_t[::1] s = starts
@@ -364,7 +365,7 @@ cdef bytes padded_to(bytes data, int64_t reached):
 
 
 cdef int64_t reach(const int64_t[::1] start, const int64_t[::1] end, int64_t size) except -1:
-    """Where the last of these ends; all must be inside the buffer."""
+    """The greatest end of these ranges, which all must be inside the buffer of `size` bytes."""
     cdef int64_t i, reached = 0
     for i in range(start.shape[0]):
         if not 0 <= start[i] <= end[i] <= size:
@@ -377,9 +378,10 @@ cdef int64_t reach(const int64_t[::1] start, const int64_t[::1] end, int64_t siz
 def changes(
     Layout shape, bytes data, const int64_t[::1] start, const int64_t[::1] end, int kind, bytes before, bytes after
 ):
-    """The rows of ROWS events, and the number of rows of each; None if the reference decoder must decode them.
+    """Return the rows of ROWS events, and the number of rows of each event; None if the reference decoder must decode
+    them.
 
-    `kind` 0: inserts, 1: updates, 2: deletes; what `rows.check` refuses must not come here.
+    `kind` 0: inserts, 1: updates, 2: deletes. The caller must have called `rows.check` before.
     """
     cdef Walked found = Walked()
     cdef int64_t rows, events = start.shape[0]
@@ -393,7 +395,7 @@ def changes(
             return None
         found.add(shape, bits)
     if not all(map(any, zip(*sent))) or (kind == 1 and not all(sent[0])):
-        return None  # some columns are unchanged: the reference decoder names them
+        return None  # the log lacks some columns: the reference decoder lists them as unchanged
     counts = _EMPTY(events, np.int64)
     cdef int64_t[::1] counted = counts
     cdef const uint8_t *raw = <const uint8_t *>data
@@ -514,7 +516,7 @@ cdef object updates(Layout shape, bytes data, Walked found, counts):
 cdef void compare(
     Column *column, const uint8_t *raw, Places *old, Places *new, int64_t rows, uint8_t *move
 ) noexcept nogil:
-    """Set `move` where this key column's bytes differ."""
+    """Set `move` for the rows in which this key column's bytes differ between the old and the new row."""
     cdef int64_t row, a, b, size
     for row in range(rows):
         a, b = old.start[row], new.start[row]
@@ -533,7 +535,8 @@ cdef void compare(
 cdef void both(
     Places *old, Places *new, int64_t rows, const uint8_t *move, int64_t *starts, int64_t *sizes
 ) noexcept nogil:
-    """Positions of the changes: the new row's, preceded by the old row's if the key changed."""
+    """Write the position of this column's value for each change: the new row's, and before it the old row's if the key
+    changed."""
     cdef int64_t row, out = 0
     for row in range(rows):
         if move[row]:
@@ -546,7 +549,8 @@ cdef void both(
 
 
 cdef void olds(Places *old, int64_t rows, const uint8_t *move, int64_t *starts, int64_t *sizes) noexcept nogil:
-    """Positions of the old rows, at the new row, where the key changed; NULL elsewhere."""
+    """Write the position of this column's old value for each change: present for the insert of a changed key, NULL for
+    every other change."""
     cdef int64_t row, out = 0
     for row in range(rows):
         if move[row]:

@@ -219,7 +219,8 @@ def _decode_by_map(value: bytes, letters: str, charset: str, errors: str) -> str
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """The result for each byte: `width` bytes of UTF-8; `unknown` bytes have no character."""
+    """A single-byte set, by byte: `utf8` has the character in UTF-8, padded to three bytes; `width` is its size without
+    the padding; `unknown`: whether the byte has no character."""
 
     utf8: Bytes
     width: Bytes
@@ -302,7 +303,7 @@ _CODES = {
     "sjis": _SHIFT_JIS,
     "ujis": _EUC,
 }
-"""What the servers treat as one multi-byte code, whether or not it has a character."""
+"""Patterns of what the servers treat as one multi-byte code, whether or not it has a character."""
 CLIENT_SETS = ("utf8mb4", *_SINGLE, *_CODES)
 """The possible values of `character_set_client`; utf8mb3 and binary are read as utf8mb4."""
 
@@ -311,7 +312,7 @@ _OTHERWISE = {
     "ujis": str.maketrans("＼", "\\"),
     "eucjpms": str.maketrans("〜‖−¢£¬¦", "～∥－￠￡￢￤"),
 }
-"""Characters that Python's set has for a code for which the servers have a different one."""
+"""Characters that Python decodes a code to, and the different ones of the servers."""
 
 _ROWS_83_84 = bytes.fromhex(
     "21702171217221732174217521762177217821792160216121622163216421652166216721682169ff07ff0232312116212170bb"
@@ -349,7 +350,7 @@ def _own(charset: str) -> _Own:
 
 
 def _of_users() -> dict[bytes, str]:
-    """The rows F5 to FE of the two planes of EUC, for user-defined characters."""
+    """Return the codes of user-defined characters: rows F5 to FE of the two planes of EUC."""
     found: dict[bytes, str] = {}
     for plane, first in ((b"", 0xE000), (b"\x8f", 0xE3AC)):
         found |= {
@@ -361,7 +362,8 @@ def _of_users() -> dict[bytes, str]:
 
 
 def _of_vendors() -> dict[bytes, str]:
-    """Row 13, which cp932 has at 87 40, and rows 83 and 84 of the second plane."""
+    """Return the codes of vendors' characters: row 13, which cp932 has at 87 40, and rows 83 and 84 of the second
+    plane."""
     found: dict[bytes, str] = {}
     for trail in range(0xA1, 0xFF):
         letter = bytes([0x87, trail - 0x61 + (trail > 0xDF)]).decode("cp932", "replace")
@@ -390,7 +392,7 @@ def decoder(charset: str, errors: str) -> Callable[[bytes], str]:
 
 
 def _going_on(charset: str, errors: str) -> Callable[[UnicodeError], tuple[str, int]]:
-    """The error handler that Python's codec calls for a code that it does not know."""
+    """Return the error handler that Python's codec calls for a code that it does not know."""
     code, unknown = re.compile(_CODES[charset], re.DOTALL), _own(charset).unknown
 
     def go_on(problem: UnicodeError) -> tuple[str, int]:
@@ -423,7 +425,7 @@ def _by_code(value: bytes, charset: str, policy: str, known: dict[bytes, str]) -
 
 @cache
 def _walk(charset: str) -> re.Pattern[bytes]:
-    """Matches the next code of the character set, or a single byte that begins none."""
+    """Return a pattern that matches the next code of the character set, or a single byte with which no code begins."""
     return re.compile(_CODES[charset] + b"|.", re.DOTALL)
 
 

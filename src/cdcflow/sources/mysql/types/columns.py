@@ -93,8 +93,8 @@ class Policy:
     `zero_dates`: for dates with a zero year, month or day: stop with an error that names the column, NULL, or the whole
     column as text. `bad_text`: for bytes that are invalid in the column's character set: stop with an error that names
     the column, or replace them by U+FFFD. `columns` overrides either for one column by its full name
-    (`shop.orders.due`). `of_another_type`: a policy that the column's type does not support is for a type which the
-    column has, or had, elsewhere in the log; it has no effect.
+    (`shop.orders.due`). `of_another_type`: ignore a policy that the column's type does not support, instead of refusing
+    it, because the column has, or had, another type elsewhere in the log.
     """
 
     zero_dates: ZeroDates = "stop"

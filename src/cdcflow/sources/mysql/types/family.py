@@ -71,11 +71,13 @@ def as_is(column: ServerColumn) -> str:
 
 
 TWO_DIGITS = "year(2)"
-"""The `extra` of MariaDB's type: it shows two digits, orders by the whole year, and compares neither with a number."""
+"""The `extra` of MariaDB's YEAR(2). The server prints two digits and orders by the whole year, but a comparison with a
+number uses neither of these."""
 
 
 def whole_year(column: ServerColumn) -> str:
-    """The year that a YEAR(2) stores, and 0 for the first, as in a row image, which does not have the width."""
+    """SQL for the year that a YEAR(2) stores. It is 0 for the first year (1900), like in a row image, which does not
+    show that the column has two digits."""
     name = quote_name(column.name)
     return f"IF(YEAR({name}) = 1900, 0, YEAR({name}))"
 

@@ -197,7 +197,7 @@ def _opaque(code: int, data: bytes) -> str:
 
 
 def _decimal(data: bytes) -> str:
-    """Precision, scale, then the digits as in a row image."""
+    """Decode a decimal: its precision, its scale, then the digits as in a row image."""
     precision, scale = data[0], data[1]
     raw = bytearray(data[2:])
     negative = raw[0] < 0x80
@@ -216,7 +216,7 @@ def _decimal(data: bytes) -> str:
 
 
 def _packed_parts(data: bytes) -> tuple[int, int, int]:
-    """The sign (-1 or 1), the part above the fraction, and the fraction in microseconds."""
+    """Return the sign (-1 or 1) of a packed time, its part above the fraction, and its fraction in microseconds."""
     (value,) = struct.unpack("<q", data)
     size = abs(value)
     return -1 if value < 0 else 1, size >> 24, size & 0xFFFFFF

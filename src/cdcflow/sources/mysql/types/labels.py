@@ -66,7 +66,8 @@ def _from_catalog(column: CatalogColumn) -> ServerColumn:
 
 
 def _parse_labels(full_type: str) -> tuple[str, ...]:
-    """The labels of `enum('a','b''c')`: a quote is doubled, a backslash and a line break are escaped."""
+    """Return the labels in a type's text, such as `enum('a','b''c')`. A quote is doubled; a backslash and a line break
+    are escaped."""
     inner = full_type[full_type.index("(") + 1 :]
     return tuple(
         re.sub(r"''|\\.", lambda e: _ESCAPED.get(e[0], e[0][1:]), found[1], flags=re.DOTALL)

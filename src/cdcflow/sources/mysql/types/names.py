@@ -31,7 +31,7 @@ def column_type(table: TableId, column: str, text: str, policy: Policy, *, is_ma
 
     Raises:
         ConfigurationError: the policy of the settings does not fit the type, or the type is not captured.
-        ValueError: cdcflow does not know the name; with the nearest one.
+        ValueError: cdcflow does not know the name; the message suggests the nearest one.
     """
     given = text.strip()
     found = _TYPE.fullmatch(given) or _TYPE.fullmatch(given.lower())

@@ -72,8 +72,8 @@ def server_column(column: CatalogColumn, collations: Mapping[str, int], *, is_ma
 
 
 def extra_of(column: ServerColumn, type_text: str) -> str:
-    """The type that only the catalog knows, of a column with this type in the change log, if the column is stored like
-    one."""
+    """Return `type_text`, the column's type in the change log, if it is a type that only the catalog knows and the
+    column is stored as that type is; otherwise ""."""
     code, width = special.STORED.get(type_text, (None, None))
     fits = column.type_code == code and column.collation == BINARY_COLLATION and width in (None, column.metadata)
     return type_text if fits else ""

@@ -50,7 +50,7 @@ def moment(column: ServerColumn, codec: Codec) -> RowText:
     if codec.arrow == pa.string():
         return cast_text(column, codec)
     name = quote_name(column.name)
-    # For a day that its month does not have, TO_DAYS returns a day of the next month.
+    # For a day that its month does not have, TO_DAYS returns a day of the next month, so `is_day` is false.
     number = f"TO_DAYS({name}) - {_EPOCH_DAYS}"
     if column.type_code != TypeCode.DATE:
         number = f"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {name})"

@@ -142,7 +142,7 @@ VECTORS = TypeFamily(
     codes={TypeCode.VECTOR: 1},
     names=frozenset(("vector",)),
     extras=frozenset(("vector",)),
-    # MySQL's table map counts it; MariaDB's counts geometry instead (`tables`).
+    # MySQL's table map gives a character set for VECTOR columns, MariaDB's for geometry instead (`tables`).
     collated=frozenset((TypeCode.VECTOR,)),
     from_catalog=lambda column: column.stored_as(TypeCode.VECTOR, 4),
     type_text=lambda _: "vector",

@@ -14,7 +14,8 @@ A date with a zero year, month or day, or with a day that its month does not hav
 stop, NULL, or the whole column as the server's text, by `Where.zero_dates`.
 
 Compiled kernels (`compiled/values.pxi`): `date`, `datetime`, `timestamp` and `time` go to DATE, DATETIME, TIMESTAMP and
-TIME, and for result sets to DATE_TEXT, MOMENT_TEXT and TIME_TEXT. A column as the server's text has none.
+TIME, and for result sets to DATE_TEXT, MOMENT_TEXT and TIME_TEXT. A column that is read as the server's text has no
+kernel.
 """
 
 from __future__ import annotations
@@ -232,7 +233,8 @@ def _fixed_bytes(width: int, cells: Cells, where: Where) -> Bytes:
 
 
 def _numbers(raw: Bytes, form: str, there: Bools, where: Where) -> list[Int64s]:
-    """Return the numbers in texts of this form, in which `d` is a digit and anything else is itself."""
+    """Return the numbers in texts of this form. In `form`, `d` means any digit; every other character must be in the
+    text."""
     found: list[Int64s] = []
     fresh = True
     right = np.ones(len(raw), np.bool_)

@@ -1,7 +1,7 @@
 """CHAR, VARCHAR and TEXT, BINARY, VARBINARY and BLOB; and MariaDB's COMPRESSED columns of these.
 
-In a row image its length precedes a value, and a SELECT returns the same bytes: text in the column's own character set,
-because a conversion would write `?` for characters that it cannot convert. `charsets` converts them to UTF-8.
+In a row image the length precedes each value, and a SELECT returns the same bytes: text in the column's own character
+set, because a conversion would write `?` for characters that it cannot convert. `charsets` converts them to UTF-8.
 
 Compiled kernels (`compiled/values.pxi`): `text …` goes to UTF8 if the character set is UTF-8, otherwise to ASCII, which
 leaves values with other bytes to the decoders here; `bytes` to BYTES, `fixed` to FIXED. COMPRESSED columns have none.
@@ -64,7 +64,9 @@ def decode_compressed(decode: Decoder, cells: Cells, where: Where) -> pa.Array:
 
 
 def _inflate(value: bytes, where: Where) -> bytes:
-    """The first byte is 0 (not compressed), or 8 << 4 (zlib), 8 (without its header), and the length's bytes."""
+    """Decompress a value of a COMPRESSED column. The first byte is 0 if the value is not compressed. Otherwise its high
+    bits are 8 (zlib); bit 3 is set if zlib's header is omitted; and the low three bits are the size of the length that
+    follows."""
     if not value:
         return b""
     first = value[0]
@@ -100,7 +102,7 @@ def _from_catalog(column: CatalogColumn) -> ServerColumn:
     if kind in ("char", "binary"):
         code, metadata = TypeCode.CHAR, octets
     elif kind in ("varchar", "varbinary"):
-        # The first byte of a compressed value names the compression method, and counts.
+        # The byte that names the compression method counts as a byte of the value.
         code, metadata = (TypeCode.VARCHAR_COMPRESSED, octets + 1) if is_compressed else (TypeCode.VARCHAR, octets)
     else:
         code, metadata = TypeCode.BLOB_COMPRESSED if is_compressed else TypeCode.BLOB, _BLOBS[kind[:-4]]
@@ -147,7 +149,7 @@ def _cell_literal(column: ServerColumn, cell: bytes) -> str:
     if column.type_code in _COMPRESSED:
         raise no_key(column)
     charset = _charset(column)
-    # The bytes are as stored, except that text in utf8mb4 is in the session's character set anyway.
+    # A SELECT returned the stored bytes; for text in utf8mb4 these are the session's character set anyway.
     return f"X'{cell.hex()}'" if charset is None else f"_{charset.name} X'{cell.hex()}'"
 
 
