@@ -157,7 +157,11 @@ class Checkpoint:
     @classmethod
     def from_json(cls, text: str | bytes) -> Checkpoint:
         """Read what `to_json` wrote. Raises ValueError if a newer cdcflow wrote it."""
-        value = json.loads(text)
+        return cls.from_value(json.loads(text))
+
+    @classmethod
+    def from_value(cls, value: Mapping[str, Any]) -> Checkpoint:
+        """Return the checkpoint whose JSON was parsed already. Its `progress` and `source` are those of `value`."""
         if value["version"] > CHECKPOINT_VERSION:
             raise ValueError(f"checkpoint version {value['version']} is newer than {CHECKPOINT_VERSION}")
         return cls(

@@ -96,6 +96,16 @@ def test_bytes_are_those_of_the_protocol(tmp_path: Path) -> None:
     assert at == len(content)
 
 
+@pytest.mark.parametrize(("count", "top"), [(0, 1), (1, 1), (1000, 2**32), (70_000, 80_000), (70_000, 10**7)])
+def test_vector_is_the_one_that_a_roaring_library_writes(tmp_path: Path, count: int, top: int) -> None:
+    gone = np.unique(np.random.default_rng(count).integers(0, top, count)).astype(np.int64)
+    (vector,) = vectors.write(tmp_path, [gone])
+    content = (tmp_path / vector_path(vector["pathOrInlineDv"])).read_bytes()[5:][: vector["sizeInBytes"]]
+    expected = BitMap64(gone.tolist())
+    expected.run_optimize()
+    assert content[4:] == expected.serialize()
+
+
 def test_names_are_those_of_the_protocol() -> None:
     """Its own example, both ways."""
     stored, id_ = "ab^-aqEH.-t@S}K{vb[*k^", UUID("d2c639aa-8816-431a-aaf6-d3fe2512ff61")

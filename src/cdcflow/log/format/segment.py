@@ -170,7 +170,7 @@ class Segment:
 
     def last_checkpoint(self) -> Checkpoint:
         """Return the checkpoint at the segment's end."""
-        return Checkpoint.from_json(json.dumps(self.checkpoint))
+        return Checkpoint.from_value(self.checkpoint)
 
     def to_json(self) -> str:
         value = asdict(self)

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 import numpy as np
-from pyroaring import BitMap64
+from pyroaring import BitMap, BitMap64
 
 from cdcflow.tables.folders import WarehouseFolder
 from cdcflow.tables.formats.delta import from_z85, to_z85, vector_path
@@ -117,6 +117,12 @@ def write(folder: WarehouseFolder | Path, gone: Sequence[Numbers]) -> list[Mappi
 
 
 def _pack(numbers: Numbers) -> bytes:
+    if len(numbers) and not int(numbers.max()) >> 32:
+        # The 64-bit format counts 32-bit bitmaps, each with the upper half of its numbers. A bitmap of 32 bits is made
+        # in a quarter of the time.
+        low = BitMap(array("I", numbers.astype(np.uint32).tobytes()))
+        low.run_optimize()
+        return struct.pack("<IQI", _MAGIC, 1, 0) + low.serialize()
     bitmap = BitMap64(array("Q", numbers.astype(np.uint64).tobytes()))
     bitmap.run_optimize()
     return struct.pack("<I", _MAGIC) + bitmap.serialize()
