@@ -118,8 +118,8 @@ def write(folder: WarehouseFolder | Path, gone: Sequence[Numbers]) -> list[Mappi
 
 def _pack(numbers: Numbers) -> bytes:
     if len(numbers) and not int(numbers.max()) >> 32:
-        # The 64-bit format counts 32-bit bitmaps, each with the upper half of its numbers. A bitmap of 32 bits is made
-        # in a quarter of the time.
+        # The 64-bit format counts 32-bit bitmaps, each with the upper half of its numbers. One of 32 bits takes a
+        # quarter of the time.
         low = BitMap(array("I", numbers.astype(np.uint32).tobytes()))
         low.run_optimize()
         return struct.pack("<IQI", _MAGIC, 1, 0) + low.serialize()
