@@ -96,8 +96,8 @@ class Discovery:
     ) -> tuple[ItemDifference, pa.Table | None, dict[str, str]]:
         """Assign the keys that an item wrote to it, and remove them from other items.
 
-        Return the difference without deletes of keys that the item had already lost before, and the other items' new
-        lost keys.
+        Return the difference, without deletes of keys that the item had already lost; the keys that the item has lost
+        and not written again; and, by other item, the file with the keys that it has lost now.
         """
         written = found.written.select(list(key))
         files: dict[str, str] = {}

@@ -13,8 +13,8 @@ from cdcflow.model.table import TableId
 
 
 class Unfit(Exception):
-    """Raised when the rows of an item cannot be captured: its table stops at it, and no other. `remedy`: what to do
-    about it."""
+    """Raised when the rows of an item cannot be captured: its table stops at this item, and other tables continue.
+    `remedy`: what to do about it."""
 
     def __init__(self, reason: str, remedy: str) -> None:
         super().__init__(reason)

@@ -31,7 +31,8 @@ from cdcflow.model.position import Position, Token
 from cdcflow.model.table import Table, TableId, table_from_json
 
 ORPHAN_AGE_S = 3600.0
-"""A file that no commit names is deleted when it is older: another process may just have written it."""
+"""A file that no commit names is deleted only if it is older than this, because another process may just have written
+it."""
 BATCH_ROWS = 65_536
 WAIT_S = 30.0
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -172,7 +173,7 @@ class Ledger:
             database = sqlite3.connect(
                 self.folder / "ledger.db", timeout=WAIT_S, isolation_level=None, check_same_thread=False
             )
-            # A commit is one sync of the disk then, instead of four, and readers do not wait for it.
+            # With a write-ahead log a commit syncs the disk once instead of four times, and readers do not wait for it.
             database.execute("PRAGMA journal_mode=WAL")
             database.execute("PRAGMA synchronous=FULL")
             database.executescript(f"BEGIN IMMEDIATE;{_TABLES}COMMIT;")
@@ -433,7 +434,7 @@ class Ledger:
     def _delete(self, names: Sequence[str | None], kept: set[str | None]) -> None:
         for name in names:
             if name is not None and name not in kept:
-                with contextlib.suppress(OSError):  # it is an orphan then
+                with contextlib.suppress(OSError):  # a later opening deletes it
                     (self._rows / name).unlink()
 
 

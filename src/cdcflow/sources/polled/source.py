@@ -117,7 +117,8 @@ class PolledSource:
         time.sleep(min(self._poll_every_s, FIRST_PAUSE_S))
 
     def tables(self) -> Sequence[Table]:
-        # The first time those of `prepare`: the stream delivers these, and another process may have found one since.
+        # The first call returns the tables that `prepare` found, because the stream delivers those; another process may
+        # have found more since.
         found, self._prepared = self._prepared, None
         return self._selected_tables() if found is None else found
 

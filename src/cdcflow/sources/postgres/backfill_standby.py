@@ -15,10 +15,11 @@ Tables are planned at the primary. The pages that it pins are a bound for every 
 another file for the table, it is planned again.
 
 The server that answered is checked after each snapshot, by the replication protocol: the system's identifier, the
-database, and the timeline. The check has a separate connection; it is to the same process of a server if the time at
-which that was started is the same. Within one process replay never goes back, so a server that is on the primary's
-timeline after the snapshot was on the way to it before. A promoted standby has a new timeline. A primary that was set
-back (its disk was restored, without recovery) has the same one as before, but its standby is ahead of it then.
+database, and the timeline. The check has a separate connection. It leads to the same server process as the snapshot's
+connection if both report the same time at which the server was started. Within one process replay never goes back, so a
+server that is on the primary's timeline after the snapshot was replaying the primary's log before, too. A promoted
+standby has a new timeline. A primary that was set back (its disk was restored, without recovery) keeps its timeline,
+but then the standby is ahead of it, which is refused as well.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class BackfillStandby:
         replayed, is_standby, started = query_row(connection, _REPLAYED)
         self.check_standby(is_standby=is_standby)
         if started != self._identified or not self.waits.is_reached(Lsn.parse(replayed)):
-            self._check_identity(started)  # the log of another server may never get there, and its tables are others
+            self._check_identity(started)  # another server may never get there, and has other tables
         self.waits.until_replayed(lambda: self.replayed_end(connection))
 
     def replayed_end(self, connection: Connection) -> Lsn:
@@ -128,7 +129,7 @@ class BackfillStandby:
         `started`: when the snapshot's server was started; `replayed`: the end of the log that it had replayed then.
 
         Raises:
-            SourceUnavailable: it is not, or that cannot be determined.
+            SourceUnavailable: the server is not a standby of the source, or that cannot be determined.
         """
         self._check_identity(started)
         flushed = self._primary.ask("querying the end of the write-ahead log", flushed_end)
@@ -153,7 +154,8 @@ class BackfillStandby:
 class BackfillFences:
     """Implements `ServerFences` with marks in the primary's log and snapshots of its standby.
 
-    `commits`: None in a process that has no stream. `look` gets connections to the standby, all others to the primary.
+    `commits`: None in a process that has no stream. `look` gets connections to the standby, all other methods get
+    connections to the primary.
     """
 
     snapshot_columns = (
@@ -171,7 +173,7 @@ class BackfillFences:
     @contextlib.contextmanager
     def look(self, connection: Connection) -> Iterator[SeenAt]:
         with contextlib.nullcontext() if self._commits is None else self._commits.look():
-            self._standby.wait(connection)  # nothing that is waited for is forgotten until the fence exists
+            self._standby.wait(connection)  # nothing delivered is forgotten before the fence exists
             yield partial(self._seen_at, self._standby.replayed_end(connection))
 
     def elsewhere(self) -> AbstractContextManager[Callable[[R], R]]:
@@ -202,7 +204,8 @@ class BackfillFences:
         self._standby.close()
 
     def _require_flushed(self, connection: Connection) -> Lsn:
-        # What is not flushed yet is on no standby, and nothing else may flush it for a long time.
+        # Require only what is flushed: a standby has nothing beyond that, and the rest may not be flushed for a long
+        # time.
         flushed = flushed_end(connection)
         self._standby.waits.require(flushed)
         return flushed

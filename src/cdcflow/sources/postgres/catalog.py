@@ -29,7 +29,8 @@ Words = tuple[str, ...]
 
 _TEXT = 25
 _CHARACTERS = {1042: _TEXT, 1043: _TEXT}
-"""bpchar and varchar: a change among them and text that rewrites nothing changes nothing."""
+"""bpchar and varchar count as text in a version's list of columns: a change among these types changes no value if it
+does not rewrite the table."""
 
 _RELATIONS = """
 SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.relispartition, c.relpersistence::text,
@@ -42,7 +43,8 @@ WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
   AND NOT (n.nspname = 'cdcflow' AND c.relname = 'released_slots')
 """
 
-# Not pg_partition_tree: it waits for any session that alters a partition, and every table would wait with it.
+# pg_partition_tree is not used: it waits for any session that alters a partition, and all other tables would wait as
+# well.
 _LEAVES = """
 WITH RECURSIVE tree (root, oid) AS (
     SELECT r.oid, r.oid FROM unnest(%s::oid[]) AS r (oid)
@@ -171,8 +173,8 @@ class CatalogTable:
 
     @property
     def identity_numbers(self) -> tuple[int, ...]:
-        """The numbers of the columns that the server sends of an old row. Under FULL the server sends all columns, and
-        these are the key."""
+        """The numbers of the columns that the server sends of an old row; under FULL, where it sends all columns, the
+        numbers of the key's columns."""
         return self.index if self.rel.identity == "i" else self.primary
 
     def key_numbers(self, version: int) -> tuple[int, ...]:
@@ -496,17 +498,18 @@ class Catalog(Session[Connection]):
         self.fits: Callable[[Table], object] | None = None
         """Raises ConfigurationError for tables that are refused (`cdcflow.ports.Choosy`)."""
         self.lives = Lives()
-        """By which names tables are captured."""
+        """The names by which tables are captured."""
         self.was_captured: frozenset[TableId] = frozenset()
         """Names that were captured before: it is not a mistake in the settings if no table has one of them now."""
         self.shape_of: Callable[[TableId], Table | None] = lambda table: None
-        """The shape of a table's latest rows in the change log (`cdcflow.ports.ShapeAsking`)."""
+        """Returns the shape of a table's latest rows in the change log (`cdcflow.ports.ShapeAsking`)."""
         self.columns_before: Callable[[int], Sequence[Words]] = lambda oid: ()
-        """A table's columns at earlier polls: a word for each number (`RowVersions`)."""
+        """Returns a table's columns at earlier polls: for each column number, the text of its type (`word_of`,
+        `RowVersions`)."""
         self.key_before: Callable[[int], Sequence[int]] = lambda oid: ()
-        """The numbers of a table's key columns at the last poll (`RowVersions`)."""
+        """Returns the numbers of a table's key columns at the last poll (`RowVersions`)."""
         self.untold: set[int] = set()
-        """Tables for which a message arrived that does not contain the key of its time."""
+        """The oids of tables for which a message arrived that does not contain the key of its time."""
         self._uncertain: set[int] = set()
         self._known: dict[int, tuple[Relation, DescribedTable]] = {}
         self._described: dict[Table, DescribedTable] = {}
@@ -577,7 +580,7 @@ class Catalog(Session[Connection]):
         if rel is None:
             known = self._known.get(relation.oid)
             if known is not None and known[0] == relation:
-                return known[1]  # dropped since: its last known shape, with what no message contains
+                return known[1]  # dropped: the last shape has facts that no message contains
             table = None
         else:
             table = load(connection, [rel])[rel.oid]
@@ -622,8 +625,8 @@ class Catalog(Session[Connection]):
         """Return the names of a message's key columns.
 
         A message in which all columns are marked (FULL) or none (the table had no key at that time) does not reveal the
-        key. It is then the current key, and `RowVersions` knows whether that was the key all the time. For a table that
-        is gone or has another name now, it is the key in the change log (`logged`).
+        key. Then the current key is assumed, and `RowVersions` checks whether that was the key all the time. For a
+        table that is gone or has another name now, it is the key in the change log (`logged`).
         """
         told = frozenset(c.name for c in relation.columns if c.in_identity)
         if relation.identity != "f" and (
@@ -643,7 +646,7 @@ class Catalog(Session[Connection]):
         """Raise an error unless a table whose rows arrived without a key has one now, or REPLICA IDENTITY FULL."""
         if not _identity_refusals(table):
             if table.rel.identity == "i":
-                self._uncertain.add(relation.oid)  # `RowVersions` knows of primary keys
+                self._uncertain.add(relation.oid)  # `RowVersions` compares only primary keys
             return
         if table.rel.identity == "d" and table.deferrable:
             why, mend = _identity_refusals(table)[0]
@@ -673,7 +676,7 @@ def _type_texts(connection: Connection, columns: Sequence[RelationColumn]) -> li
 
 
 def word_of(type_oid: int) -> str:
-    """Return the word that represents a type in a version's list of columns."""
+    """Return the text that represents a type in a version's list of columns: its oid in hexadecimal."""
     return f"{_CHARACTERS.get(type_oid, type_oid):x}"
 
 

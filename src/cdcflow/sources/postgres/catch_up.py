@@ -4,9 +4,9 @@
                             └─────────the next window──▶ …                  near the log's end: the stream
 
 The slot itself is advanced, on a separate connection, only to a position that is durable in the change log. So a crash
-at any step repeats something at most: the copy ends with its session, the slot is still at a position that the change
-log had reached earlier, and transactions delivered since are skipped, as after any restart (L15). A window's messages
-are those of the stream, in the same decoder.
+at any step causes at most some repetition: the copy ends with its session, the slot is still at a position that the
+change log had reached earlier, and transactions delivered since are skipped, as after any restart (L15). A window has
+the messages that the stream would have, and the same decoder decodes them.
 
 `pg_logical_slot_get_binary_changes` checks both of its bounds at commits only, so a window holds whole transactions,
 and the server keeps all of it in a temporary file until the last one is decoded. A large transaction would be a file of
@@ -105,8 +105,8 @@ class SlotBacklog:
 class CatchingUp:
     """Implements `cdcflow.ports.Stream` for a `backlog` that is worth windows.
 
-    `open_stream` opens the stream that follows them, from a delivered position, an acknowledged one, and whether to
-    request binary values. Raises the same errors as `PostgresStream`.
+    `open_stream` opens the stream that follows the windows, from a delivered position, an acknowledged one, and whether
+    to request binary values. Raises the same errors as `PostgresStream`.
     """
 
     def __init__(
@@ -240,8 +240,8 @@ class CatchingUp:
         try:
             return self._read()
         except (psycopg.errors.ConfigurationLimitExceeded, psycopg.errors.DiskFull):
-            # It keeps a window's changes in a temporary file until it gives them, and a window has whole transactions.
-            # The stream needs no such file: temp_file_limit, or a full disk, does not stop it.
+            # The server keeps a window's changes in a temporary file until it sends them, and a window has whole
+            # transactions. The stream needs no such file, so neither temp_file_limit nor a full disk stops it.
             self._decoder.close()
             self._leaving = True
             return []
@@ -311,8 +311,8 @@ class CatchingUp:
 class Advance:
     """Moves the slot to the durable position, `minimum` bytes or more at a time, without waiting for the server.
 
-    Whether the slot still exists, and no other process moved it, is checked when the stream begins: until then the copy
-    has everything. Raises psycopg.Error if the server refuses, or the connection is lost.
+    Whether the slot still exists, and no other process moved it, is checked when the stream begins. Until then the
+    temporary copy of the slot has every change. Raises psycopg.Error if the server refuses, or the connection is lost.
     """
 
     def __init__(self, connector: Connector, slot: str, position: Lsn, minimum: int) -> None:
@@ -334,7 +334,8 @@ class Advance:
             self._pg.consume_input()
             if self._pg.is_busy():
                 return False
-            # A daemon that died silently holds the slot until the server notices (P46): the next request will do.
+            # The connection of a daemon that died may hold the slot until the server notices (P46). A later request
+            # then moves it.
             with contextlib.suppress(psycopg.errors.ObjectInUse):
                 _last_result(self._pg)
             self.is_under_way = False

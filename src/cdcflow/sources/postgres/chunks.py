@@ -7,7 +7,7 @@ the table is read from the start (W27, P26). `pages` decides which pages form a 
 
 A row may be a thousand times as large as the number of pages suggests, so a COPY ends when it has returned too much: it
 is cancelled, after a savepoint, so that its snapshot stays. A TID range scan returns rows in the order of their tuple
-ids, and so the number of rows received determines the one at which it ended.
+ids, and so the number of rows received determines the row at which it ended.
 
 A part's snapshot: begin a REPEATABLE READ transaction; take the lock that prevents DDL, which takes no snapshot; then
 read file, columns and visibility (`fences`) together with the first snapshot; then COPY with that snapshot. The table
@@ -88,9 +88,9 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamesp
 WHERE c.oid = ANY (%s::oid[]) ORDER BY c.oid
 """
 
-# The first statement after the lock: it takes the snapshot that it reports. `xmin` of the catalog's rows change with
-# every change of the table's shape, so unchanged ones save asking for the shape itself. A column's constant for older
-# rows is kept with the partitions, and a rewrite of one forgets it.
+# The first statement after the lock: it takes the snapshot that it reports. The `xmin` of the catalog's rows change
+# with every change of the table's shape; while they are the same, the shape is not queried again. A column's constant
+# for older rows is stored with each partition, and a rewrite of the partition removes it: so they are counted.
 _LOOK = """
 SELECT {snapshot_columns},
        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
@@ -166,13 +166,14 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
         if problems := refusals(entry, connection.info.server_version):
             why, mend = problems[0]
             raise ConfigurationError(
-                # The statement changes no row, so nothing else has the table read again.
+                # The remedy's statement changes no row, so only a backfill has the table read again.
                 why,
                 remedy=f"{advice(mend)}; then run `cdcflow backfill {word(table)}`",
                 runbook="table-not-capturable",
             )
         shape = describe_all(connection, [entry], self._policy)[0].table
-        # Before the files are pinned: what a statement does in between is then found later, never missed.
+        # The version is taken before the files are pinned, so that the effect of a statement in between is found later,
+        # and not missed.
         version = self._take_version(connection, rel, generation)
         visibilities = self._fences.of_plan(connection)
         plan = _pin_plan(connection, rel.oid, entry.leaves if rel.kind == "p" else (rel,))
@@ -254,7 +255,8 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
         planned, (plan, begin) = PagePlan.from_json(chunk.plan), plan_of(chunk)
         at = found[-1].reached
         if size := sum(part.bytes for part in found):
-            # Parts that end early make others read for nothing.
+            # Aim at half the limit on bytes: if a part reaches its limit and ends early, the rows of later parts were
+            # read in vain.
             page_bytes = size // max(at.unit - begin.unit, 1)
             self._pages_max[chunk.table] = max(1, self._bytes_max // 2 // max(page_bytes, 1))
         if at.unit >= plan.units and plan.units == planned.units:
@@ -271,7 +273,7 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
     def _with_attached(self, table: TableId, plan: PagePlan) -> PagePlan:
         """Return the plan, at its end, with partitions that were added after it.
 
-        A partition that was attached had rows before, and they are in no log (P12). This is done once: partitions added
+        A partition that was attached had rows before, which no log contains (P12). This is done once: partitions added
         later are read by a later backfill.
         """
         rel = self._look_up(table)
@@ -304,7 +306,7 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
                 snapshot, described = self._look(connection, table, root, leaves, seen_at)
             yield OpenTable(connection, table, root, snapshot, described, self._decoders, shares)
         except psycopg.errors.InsufficientPrivilege as error:
-            # By the lock, or by a COPY after it: no lock keeps rights and policies unchanged.
+            # LOCK was refused, or a COPY after it: no lock prevents changes of rights and policies.
             raise _right_missing(error, connection, table, leaves) from None
         finally:
             with contextlib.suppress(psycopg.Error):
@@ -347,8 +349,8 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
 
 @dataclass(frozen=True, slots=True)
 class OpenTable:
-    """Implements `engine.chunks.DigestingTable`. `shares`: the parts of the range chunk that is read. `slices`: those
-    in which `read` reads; without any, it reads in pieces without a pause."""
+    """Implements `engine.chunks.DigestingTable`. `shares`: the parts of the range chunk that is read. `slices`: the
+    slices in which `read` reads a part; without slices it reads in larger pieces, without pauses."""
 
     connection: Connection
     table: TableId
@@ -398,7 +400,7 @@ class OpenTable:
             condition = piece.condition + which
             rows, is_whole = self._copy_rows(piece.source, condition, part.bytes_max - size)
             size += len(rows.data)
-            # Decoded concurrently with the next piece's transfer, so that the server need not wait for it.
+            # The rows are decoded while the next piece is transferred, so that the server need not wait for that.
             decoded.append(self.decoders.submit(decode_copy, rows, self.described))
             if not is_whole:
                 reached = self._behind(piece, condition, count_rows(rows))
@@ -411,7 +413,7 @@ class OpenTable:
             tuple(future.result() for future in decoded),
             is_whole,
             reached,
-            # A page's size is not known where only some of its rows came.
+            # If only some rows of the pages were requested, the size of the pages is unknown.
             0 if which else size,
             idle_seconds=idle_s,
         )
@@ -435,7 +437,8 @@ class OpenTable:
             rows, is_whole = self._copy_rows(source, condition, bytes_max if len(keys) > 1 else _ALL_BYTES)
             if is_whole:
                 return [decode_copy(rows, self.described)], None
-            # Which of the keys these rows have, only the server can say: so fewer of them, as many as likely fit.
+            # Only the server can match these rows with the keys, so they are discarded, and as many keys as will
+            # probably fit are read again.
             some, left = keys.take(max(1, min(len(keys) // 2, count_rows(rows) * 3 // 4)))
             found, more = self.rows_with(some, bytes_max)
             return found, left if more is None else more.union(left)
@@ -536,9 +539,9 @@ def _only_key(described: DescribedTable) -> DescribedTable:
 def _keys_where(
     connection: Connection, described: DescribedTable, source: str, predicate: str, keys_max: int
 ) -> KeySet:
-    # On separate lines: a comment in it ends there.
+    # The predicate is on separate lines, so that a comment in it ends there.
     found = f"SELECT * FROM {source} AS t WHERE (\n{predicate}\n) LIMIT {keys_max}"  # noqa: S608  an operator's SQL
-    # The extended protocol takes one statement only, so that a predicate cannot bring others with it.
+    # The extended protocol accepts only one statement, so a predicate cannot add others.
     result = connection.pgconn.prepare(b"", found.encode())
     if result.status != pq.ExecStatus.COMMAND_OK:
         raise psycopg.errors.error_from_result(result)
@@ -560,7 +563,8 @@ def _run_copy(connection: Connection, query: str, bytes_max: int) -> tuple[Joine
     reader = CopyReader(pg, "rows")
     messages, is_whole = reader.take_all(bytes_max)
     if not is_whole:
-        # Where the server takes no further connection, not even this one, the rest is dropped as it comes.
+        # Cancelling needs a connection. If the server accepts no more connections, the remaining rows are received and
+        # dropped.
         with contextlib.suppress(psycopg.Error):
             connection.cancel_safe(timeout=CANCEL_WAIT_S)
         reader.drop_all()

@@ -38,7 +38,8 @@ class PostgresComparison(ByChunks[Connection]):
     def first_unseen(self, visibility: Visibility, transactions: pa.Table) -> int:
         if not isinstance(visibility, ReplayVisibility):
             return super().first_unseen(visibility, transactions)
-        # A transaction that ends after a bound may be seen; the other bound of its snapshot is lower then.
+        # This returns the first transaction that ends after the bound, although the snapshot may see it: the caller
+        # uses the lowest result of the snapshot's two bounds.
         ends = transactions.column("position")
         bound = position_of(visibility.bound).text
         return bisect_left(range(len(ends)), True, key=lambda number: ends[number].as_py() > bound)

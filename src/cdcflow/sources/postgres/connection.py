@@ -35,7 +35,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 VERSION_MIN = 140000
 
-# What the text of a value depends on. Both paths, stream and chunk, must have the same.
+# The settings that the text of a value depends on. They must be the same for the stream and for chunks.
 VALUE_SETTINGS: Mapping[str, str] = {
     "DateStyle": "ISO,MDY",
     "IntervalStyle": "postgres",
@@ -46,8 +46,8 @@ VALUE_SETTINGS: Mapping[str, str] = {
     "search_path": "",
 }
 
-# What our statements depend on, whatever the role has. `row_security = off` makes a filtered read an error instead of
-# a read with rows missing (P66).
+# The settings that cdcflow's statements depend on, which override those of the role. With `row_security = off` a read
+# that a policy would filter is an error, instead of lacking rows (P66).
 SESSION_SETTINGS: Mapping[str, str] = {
     **VALUE_SETTINGS,
     "row_security": "off",
@@ -260,7 +260,7 @@ _PASSWORD_REFUSED = re.compile(
 _FOREIGN = re.compile(
     r"received invalid response to SSL negotiation: [^E]|expected authentication request from server, but received [^E]"
 )
-"""An E would be a PostgreSQL server's error."""
+"""Texts of libpq if the server at the address is not PostgreSQL. An E would begin an error of a PostgreSQL server."""
 
 
 def behind_pooler(address: Address, why: str) -> ConfigurationError:

@@ -133,7 +133,7 @@ def _rows_found(buffer: Buffer, columns: int) -> tuple[Int64s, Int64s]:
     leads = np.append(np.where(sound, leads, nowhere), (end, nowhere))
     reached = np.array([0 if len(begin) and begin[0] == 0 else nowhere])
     while True:
-        # `leads` leads as many rows on as are reached already, so each round doubles them.
+        # `leads` maps a row to the one as many rows later as are reached already, so each round doubles their number.
         onward = leads[reached]
         reached = np.concatenate([reached, onward[onward < end]])
         if (onward >= end).any():

@@ -30,8 +30,8 @@ from cdcflow.sources.postgres.wire import Joined, join_messages
 compiled = compiled_module("cdcflow.sources.postgres.compiled.drain")
 
 Kind = Literal["rows", "stream", "window"]
-"""A COPY's rows unchanged; XLogData, with other messages listed separately; or rows that hold one pgoutput message
-each, returned as XLogData with an empty header."""
+"""What a COPY contains. rows: rows, returned unchanged; stream: XLogData, with other messages listed separately;
+window: rows that hold one pgoutput message each, returned as XLogData with an empty header."""
 
 _MORE, _ENDED, _FAILED, _MALFORMED = 1, -1, -2, -4  # the compiled code's results
 _NO_BOUND = 1 << 62
@@ -150,7 +150,8 @@ class CopyReader:
             elif length < 0:
                 ended = True
             elif not has_read:
-                # Only once all that libpq has was taken: it moves its whole buffer at each read.
+                # Read from the socket only once everything that libpq holds was taken, because libpq moves its whole
+                # buffer at each read.
                 self._pg.consume_input()
                 has_read = True
             elif has_new and linger_s > 0:

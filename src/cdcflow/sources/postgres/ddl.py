@@ -302,7 +302,7 @@ class _Statement:
         if read.word() == "PRIMARY":
             read.skip("PRIMARY", "KEY")
             if read.skip("USING", "INDEX"):
-                raise read.unknown()  # the index has the columns
+                raise read.unknown()  # the statement does not name the index's columns
             return _part("change_key", table.id, ColumnEdit("key", key=read.column_list()))
         if read.word() in ("CHECK", "FOREIGN", "UNIQUE", "EXCLUDE", "NOT"):
             return _part("constraint", table.id)

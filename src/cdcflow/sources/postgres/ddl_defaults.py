@@ -105,4 +105,4 @@ def _keeps_bytes(old: TypeName, new: TypeName) -> bool:
 
 
 _FRACTION_MAX = 6
-"""Digits of a second's fraction."""
+"""The most digits that a second's fraction can have."""

@@ -1,8 +1,8 @@
 """Digests of rows that PostgreSQL computes: the texts of `model.digest` in its SQL, column by column. Pure.
 
-The table of each type (`types`) names the text of its values:
+Each type's entry in `types` defines the text of its values:
 
-    column         text                                              not
+    column text not supported
     whole number   as `concat` prints it
     boolean        as 0 or 1
     numeric        as printed: as many digits after the decimal      without precision, kept as a decimal
@@ -30,7 +30,7 @@ from cdcflow.sources.postgres.types import DescribedTable
 from cdcflow.sources.postgres.types.describe import AttributeInfo, Codec, Policy, describe_table, quote_name
 
 _ARGUMENTS_MAX = 100
-"""FUNC_MAX_ARGS: a call takes no more."""
+"""The most arguments that a function call can have (the server's FUNC_MAX_ARGS)."""
 
 SUMS: DescribedTable = describe_table(
     TableId("", "sums"),
@@ -43,7 +43,7 @@ SUMS: DescribedTable = describe_table(
     Identity.NOTHING,
     Policy(),
 )
-"""What `PostgresDigests.sums` selects."""
+"""The result columns of `PostgresDigests.sums`."""
 
 
 class PostgresDigests(RowDigests):

@@ -79,7 +79,7 @@ class _Role:
     replicates: bool
     is_superuser: bool
     bypasses_rls: bool
-    is_granted: bool  # the role by which a service lets its users replicate
+    is_granted: bool  # it has the role by which a service lets its users replicate
     creates_in_database: bool
     database: str
 
@@ -265,7 +265,7 @@ def _backfill_standby(connector: Connector, settings: Postgres) -> Iterator[Find
 def _tables(connection: Connection, selected: Selected, role: _Role) -> Iterator[Finding]:
     yield from _ignored_findings(selected.ignored)
     if not selected.tables:
-        # Only a wildcard comes here: a name that no table has is refused.
+        # Only wildcards can match no table: a name without wildcards that no table has is refused before.
         yield warning(
             "tables",
             "source.tables matches no table; tables are captured when they are created",

@@ -29,9 +29,9 @@ HEARTBEAT = "heartbeat"
 R = TypeVar("R", bound=PartRead)
 
 Seen = Sequence[str | None]
-"""What `ServerFences.snapshot_columns` returned."""
+"""The values of the SQL `ServerFences.snapshot_columns` in a result."""
 SeenAt = Callable[[Seen], tuple[tuple[Visibility, ...], Lsn]]
-"""What a snapshot sees, and the position in the log that it belongs to."""
+"""Returns what a snapshot sees, and the position in the log that it belongs to."""
 
 
 class ServerFences(Protocol):
@@ -98,7 +98,8 @@ class PrimaryFences:
         """Do nothing: no connection is open."""
 
     def _emit(self, connection: Connection, content: str, synchronous_commit: str) -> None:
-        # A mark must not wait for a standby: it would then wait for what it is to bracket (E1).
+        # A mark must not wait for a synchronous standby: it would wait as long as the transactions around which it is
+        # placed (E1).
         connection.execute(
             f"SET synchronous_commit = {synchronous_commit}; "
             f"SELECT pg_catalog.pg_logical_emit_message(true, {literal(self._prefix)}, {literal(content)})".encode()
@@ -124,8 +125,8 @@ class StandbyRun:
         return cls(timeline, DeliveredCommits(position), ExpectedMarks())
 
 
-# Whether it is a standby is queried last: if it still is, it was one when the others were queried, and not even one
-# that is promoted has a replayed end that is too old.
+# Whether the server is a standby is queried last: if it still is, it was one when the other values were read. A standby
+# that is being promoted does not report an older replayed end either.
 _REPLAYED = "SELECT pg_catalog.pg_last_wal_replay_lsn()::text, pg_catalog.pg_is_in_recovery()"
 _BEAT = """
 SELECT (extract(epoch FROM pg_catalog.pg_last_xact_replay_timestamp()) * 1000000)::bigint,
@@ -169,7 +170,7 @@ class StandbyFences:
 
     def beat(self, connection: Connection) -> None:
         """Have the stream report the commit time of the last transaction that was replayed."""
-        # In this order: a time read after the end would be that of a transaction after it.
+        # The time is read before the end: a time read after it might be that of a transaction after the end.
         commit_ts, replayed, is_standby = query_row(connection, _BEAT)
         self._check(is_standby=is_standby)
         if self._run is not None and commit_ts is not None:

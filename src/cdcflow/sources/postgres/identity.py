@@ -108,7 +108,8 @@ def is_replaced(connection: Connection, before: PostgresState, system: Identifie
     database is on another server and has the same name, or is on the same server.
 
     Raises:
-        ConfigurationError: it is neither; or the log's slot still exists in another database, and would be left over.
+        ConfigurationError: this database is neither; or the log's slot still exists in another database, and would be
+            left over.
     """
     if before.system_id != system.system_id:
         if before.database != system.database:
@@ -143,7 +144,7 @@ def check_history(
     """Check that this is the log's database, and that its history has everything up to `position`.
 
     Raises:
-        HistoryLost, ConfigurationError: it is not, or it has not.
+        HistoryLost: the server's history lacks something. ConfigurationError: it is not the log's database.
     """
     check_database(connection, before, system)
     if system.timeline != before.timeline:

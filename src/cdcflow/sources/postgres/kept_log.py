@@ -22,7 +22,7 @@ SELECT {end_of_log("pg_current_wal_lsn")}::text, s.restart_lsn::text, s.safe_wal
        pg_catalog.pg_size_bytes(current_setting('wal_segment_size'))
 FROM (SELECT 1) AS one LEFT JOIN pg_catalog.pg_replication_slots s ON s.slot_name = %s
 """  # noqa: S608  constants
-# When the file was last written: all log in it is older.
+# The age of a log file since it was last written: all log in it is at least that old.
 _FILE_AGE = """
 SELECT extract(epoch FROM clock_timestamp() - modification)::float8 FROM pg_catalog.pg_ls_waldir()
 WHERE name = pg_catalog.pg_walfile_name(%s)
@@ -64,7 +64,7 @@ class PostgresKeptLog:
             return KeptLog(None)
         kept = max(0, Lsn.parse(end) - Lsn.parse(restart))
         limit = LogBudget(None if safe is None else max(0, kept + safe))
-        # What is in the file that is being written is kept anyway.
+        # The server always keeps the file that it is writing, so log in it has no age here.
         age_s = self._age_s(connection, Lsn.parse(restart)) if kept >= segment else None
         return KeptLog(kept, age_s, limit)
 
@@ -77,7 +77,7 @@ class PostgresKeptLog:
     def _file_age_s(self, connection: Connection, restart: Lsn) -> float | None:
         try:
             row = connection.execute(_FILE_AGE, (str(restart),)).fetchone()
-        except psycopg.errors.InsufficientPrivilege:  # pg_monitor may
+        except psycopg.errors.InsufficientPrivilege:  # it needs pg_monitor
             return None
         except psycopg.errors.ObjectNotInPrerequisiteState:  # a standby cannot name the file
             return None

@@ -34,7 +34,7 @@ def condition(keys: KeySet, described: DescribedTable) -> str:
         texts, expression = _texts(values, str(table.id), name)
         arrays.append(f"{literal(_array(texts))}::pg_catalog.text[]")
         cast = expression(f"k.k{number}")
-        # format_type's name means a dropped type's number only where the table is gone too.
+        # A dropped type has only a number instead of a name here, but then its table is gone too, and no rows are read.
         casts.append(f"({cast})::{columns[name].type.source}")
     names = ", ".join(f"t.{quote_name(name)}" for name in table.key)
     aliases = ", ".join(f"k{i}" for i in range(len(arrays)))
@@ -76,7 +76,8 @@ def _same(k: str) -> str:
 
 
 def _timestamp(k: str, *, utc: bool) -> str:
-    # Whole days and the rest apart: an interval times a number is computed in floating point.
+    # Whole days and the remainder are added separately, because an interval times a number is computed in floating
+    # point.
     stamp = (
         f"'1970-01-01'::pg_catalog.timestamp + ({k}::int8 / {_DAY_US}) * '1 day'::pg_catalog.interval"
         f" + ({k}::int8 % {_DAY_US}) * '1 microsecond'::pg_catalog.interval"

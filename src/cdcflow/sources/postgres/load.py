@@ -16,9 +16,9 @@ from cdcflow.sources.postgres.connection import Connection, Connector
 from cdcflow.sources.postgres.lsn import Lsn
 
 PROBE_PREFIX = "cdcflow_probe"
-"""Of the messages that a probe commits: no capture reads them."""
+"""The prefix of the messages that a probe commits. No capture reads such messages."""
 
-# Also those of logical slots other than a log's own: a subscriber is a replica, too.
+# Standbys only: the readers of logical slots, and backups, are excluded.
 _REPLICAS = """
 SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
              ELSE pg_catalog.pg_current_wal_lsn() END)::text,
@@ -26,7 +26,7 @@ SELECT (CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_rep
 FROM pg_catalog.pg_stat_replication r LEFT JOIN pg_catalog.pg_replication_slots s ON s.active_pid = r.pid
 WHERE s.slot_type IS DISTINCT FROM 'logical' AND r.state IS DISTINCT FROM 'backup'
 """
-# Every role may read it; wait events of other roles' sessions only pg_monitor may.
+# Every role may read pg_locks, while only pg_monitor may read the wait events of other roles' sessions.
 _LOCK_WAITS = "SELECT count(DISTINCT pid) FROM pg_catalog.pg_locks WHERE NOT granted"
 _CPU = "SELECT pg_catalog.pg_read_file('/proc/stat')"
 _COMMIT = f"SELECT pg_catalog.pg_logical_emit_message(true, '{PROBE_PREFIX}', '')"

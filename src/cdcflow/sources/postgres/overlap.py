@@ -66,7 +66,7 @@ def check_same(
     tables must be in the change log. None: all that it sends.
 
     Raises:
-        HistoryLost: they differ: the server was restored, and has diverged.
+        HistoryLost: the logs differ, because the server was restored and has diverged.
         SourceUnavailable: another process still uses the slot.
     """
     first, last = str(since), str(position)
@@ -87,7 +87,8 @@ def history_differs(slot: str, differs: str, last: str) -> HistoryLost:
 
 
 def first_difference(ours: pa.Table, theirs: pa.Table) -> str | None:
-    """Return the first position at which one of them has a transaction that the other lacks; None if both are alike."""
+    """Return the first position at which one of the two has a transaction that the other lacks; None if both are
+    alike."""
     length = min(len(ours), len(theirs))
     position, xid, commit_ts = (pc.equal(ours.column(n)[:length], theirs.column(n)[:length]) for n in _COMPARED)
     alike = pc.and_(pc.and_(position, xid), commit_ts)
@@ -144,7 +145,7 @@ class TransactionsOnly:
         self._captured = None if captured is None else np.array(sorted(captured), np.int64)
         self._found: list[tuple[Int64s, Uint64s, Int64s, Bools]] = []
         self._xid = 0
-        self._rows = self._counts = 0  # of the transaction that is half here
+        self._rows = self._counts = 0  # of a transaction that has arrived in part
         self.idle = True
         self.gathering = False
 

@@ -66,7 +66,8 @@ _START, _STOP, _STREAM_COMMIT, _ABORT = (ord(c) for c in "SEcA")
 _HEARTBEAT = b"heartbeat"
 PURGE_PREFIX = b"cdcflow.purge"
 """Prefix of a message that names its transaction, in place of a replication origin. The marks of a slot named `purge`
-have the same, so its stream does not recognize such messages; settings with both are refused."""
+have the same prefix, so the stream of such a slot does not recognize messages of purges. Settings with both are
+refused."""
 ORIGIN_BYTES_MAX = 512
 """A longer name in a message is cut off; the server limits those of replication origins to this."""
 NO_NAME = "purge"
@@ -88,9 +89,9 @@ _OTHER_SEEN = ~sum(1 << ord(c) - 64 for c in "BCORYTMIUD")
 
 
 Describe = Callable[[Relation], DescribedTable | None]
-"""None: the table is not captured under the name that this message gives it."""
+"""Returns the shape of a relation; None if the table is not captured under the name in this message."""
 Hidden = Callable[[int, Collection[int]], Collection[int]]
-"""What `HiddenChanges.tables` is."""
+"""The type of `HiddenChanges.tables`."""
 OnCommits = Callable[[Uint64s, Int64s], None]
 """Called with the ids of transactions and with where their commit records begin."""
 
@@ -199,7 +200,8 @@ class PgoutputDecoder:
         if not len(messages):
             return []
         events = self._decode(messages)
-        # First, so that no position after a row in the new shape becomes durable without the request to read again.
+        # The requests to read again come first, so that no position after a row in the new shape becomes durable
+        # without them.
         filled = self.take_filled()
         return [*filled, *events] if filled else events
 
@@ -402,7 +404,8 @@ class PgoutputDecoder:
                 relation = relation_of(body[1 + header :])
                 self._before[relation.oid], self._described_last = self._described_last, relation.oid
                 is_captured = self._captures(relation.oid)
-                # A streamed transaction is in no catalog: it is compared when it is committed.
+                # No catalog shows a streamed transaction before its commit, so its tables are compared when it is
+                # committed.
                 is_hidden = is_captured and not header and self._is_hidden(relation.oid, frames, at)
                 shape = self._shape(relation) if is_captured else None
                 if not header:
@@ -442,7 +445,7 @@ class PgoutputDecoder:
         """Return the frames without the rows of tables without columns, which a log cannot store.
 
         `describe` refuses such a table if it is captured; others arrive while the settings or the publication change. A
-        table under a name that is not captured is treated as one of them.
+        table whose name is not captured is treated like these others.
         """
         kind = frames.kind.copy()
         rows = np.flatnonzero(_ROWS[kind])

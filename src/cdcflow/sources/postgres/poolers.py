@@ -15,7 +15,8 @@ _KNOWN = (
     ("", ".pooler.supabase.com", "Supabase's pooler (Supavisor)", _SUPABASE),
     (".proxy-", ".rds.amazonaws.com", "Amazon RDS Proxy", "set source.url to the endpoint of the instance or cluster"),
 )
-"""What the host's name has in it, and how it ends; the pooler's name, and how one gets past it."""
+"""Known poolers: a text that the host's name contains, a text that it ends with, the pooler's name, and the remedy: the
+server's own address."""
 
 
 def pooler_of(host: str, port: str) -> tuple[str, str]:

@@ -101,7 +101,8 @@ class Preparation:
         """Return where the log continues on a route that was found for it.
 
         Raises:
-            ConfigurationError: it cannot; the server was restored from a copy and has diverged.
+            ConfigurationError: the log cannot continue there, because the server was restored from a copy and has
+                diverged.
         """
         assert self.position is not None and self.before is not None  # noqa: S101, PT018  a route needs both
         if route.has_gap:
@@ -110,7 +111,7 @@ class Preparation:
             found = self._after_upgrade(self.before, route.carried)
         else:
             found = self._at_same_server(self.position, self.before, transactions_back)
-        # A used note of a release may still exist.
+        # The note of an earlier release may still exist, so its id is kept: the note counts as used.
         return replace(found, state=replace(found.state, release=self.before.release))
 
     def _at_same_server(
@@ -140,7 +141,8 @@ class Preparation:
             position = self._adopt_slot(found)
         else:
             if found is not None:
-                # It bears our log's name and the log is empty: a first start that did not get far enough to use it.
+                # The slot has this log's name, and the log is empty: an earlier first start created the slot and ended
+                # before it used it.
                 slot.drop(self.connection, self.names.slot)
             position = self._create_slot()
         return PositionAtServer(position, self._state(position, state))
@@ -195,14 +197,16 @@ class Preparation:
         assert ours is not None  # noqa: S101  `check_unbroken` raises if missing
         if ours.confirmed is None:
             raise SourceUnavailable(f"slot {names.slot} is still being created (it has no position yet)")
-        # A log of an earlier cdcflow does not record where it began: what is before this start is not compared.
+        # A log of an earlier cdcflow does not record where it began; then transactions before this start are not
+        # compared.
         began = position if before.began_at is None else before.began_at
         since = max(ours.confirmed, began)
         if transactions_back is not None and since < position:
             captured = captured_since(before, self.selected, since)
             overlap.check_same(self.connector, ours, names.publication, since, position, transactions_back, captured)
         state = self._ensure_publication()
-        # Again: between the two reads it may have been repaired, which would hide a loss.
+        # The publication is checked once more: another process may have repaired it since the first check, which would
+        # hide a loss.
         check_publication(self.connection, state, names.publication, known)
         # Compare with what the change log knew, not with the publication before this start: this may be the second
         # attempt, or an operator may have added the tables.
@@ -288,7 +292,8 @@ class Preparation:
         )
         selected = {t.rel.oid for t in self.selected.tables}
         had_more = self.before is not None and self.before.captured is not None
-        # Of a table that has another name now not all that the publication gave is in our log.
+        # The publication may have sent more than is in the log: other tables, or changes of a table under a name that
+        # it has now.
         if had_more or self.is_renamed or found.broad or found.entries.keys() - selected:
             before = None if began is None else self.before
             made = replace(made, captured=captured_now(before, self.selected, position))

@@ -52,7 +52,7 @@ JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE r.prpubid = %s
 """
 
-# Which schema a table is in is a dependency too. Only ALTER TABLE … SET SCHEMA writes its row again.
+# pg_depend also records which schema a table is in. Only ALTER TABLE … SET SCHEMA writes that row again.
 _MEMBERS = """
 SELECT d.objid::bigint, d.xmin::text::bigint FROM pg_catalog.pg_depend d
 WHERE d.refclassid = 'pg_catalog.pg_namespace'::regclass AND d.refobjid = ANY (%s::oid[])
@@ -65,7 +65,8 @@ SELECT c.oid::bigint, n.nspname, c.relname FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY (%s::oid[])
 """
 
-# Each lock on a table that ALTER PUBLICATION would wait for, held or waited for itself; autovacuum gives way.
+# The locks on tables that ALTER PUBLICATION would wait for, whether a session holds them or waits for them.
+# Autovacuum's are not listed, because it gives way.
 _LOCKED = """
 SELECT l.relation::bigint, l.mode, l.pid, a.usename,
        extract(epoch FROM clock_timestamp() - a.xact_start)::bigint
@@ -85,7 +86,7 @@ GENERATED = "publish_generated_columns = stored"
 """What a publication needs since PostgreSQL 18, and lacks after an upgrade from an earlier version."""
 
 Exists = Callable[[Literal["pg_class", "pg_namespace"], int], bool]
-"""Whether this catalog still has an entry with this oid."""
+"""Returns whether this catalog still has an entry with this oid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +106,11 @@ class Publication:
     """A publication in its current state. `wrong`: settings with which it does not publish what cdcflow needs, each
     with the value that fixes it.
 
-    `written` is the transaction that wrote its row. `schemas`: the schemas that it has as a whole, each with its oid,
-    and number and transaction of its entry. `members`: the tables in them by oid, each with the transaction that moved
-    it there. `excepted`: the tables in its list of exceptions (PostgreSQL 19, FOR ALL TABLES EXCEPT), by oid; None:
-    this server has no such list. `all_sequences`: it also publishes all sequences, which cdcflow does not capture.
+    `written` is the transaction that wrote its row. `schemas`: the schemas that it publishes as a whole, each with its
+    oid, and with the number of its entry and the transaction that wrote it. `members`: the tables in them by oid, each
+    with the transaction that moved it there. `excepted`: the tables in its list of exceptions (PostgreSQL 19, FOR ALL
+    TABLES EXCEPT), by oid; None: this server has no such list. `all_sequences`: it also publishes all sequences, which
+    cdcflow does not capture.
     """
 
     name: str
@@ -124,7 +126,7 @@ class Publication:
 
     @property
     def broad(self) -> bool:
-        """Whether it has more than individually listed tables."""
+        """Whether it publishes more than individually listed tables: all tables, or all tables of some schemas."""
         return self.all_tables or bool(self.schemas)
 
     def fingerprint(self, tables: Sequence[CatalogTable]) -> str:
@@ -200,7 +202,8 @@ def check_unbroken(found: Publication | None, name: str, before: str, exists: Ex
     hold are not compared.
 
     Raises:
-        HistoryLost: it was gone or altered, or a table was out of it, and changes went by unseen.
+        HistoryLost: the publication was gone or altered, or a table was dropped from it, and changes may have been
+            missed.
     """
     then = json.loads(before)
     if found is None:
@@ -231,7 +234,9 @@ def check_unbroken(found: Publication | None, name: str, before: str, exists: Ex
                 "SET ALL TABLES EXCEPT); its changes since then are not in the stream",
                 runbook="publication-changed",
             )
-    schemas = {entry[0]: list(entry) for entry in found.schemas.values()}  # by oid: one may have a new name
+    schemas = {
+        entry[0]: list(entry) for entry in found.schemas.values()
+    }  # by oid, because a schema may have a new name
     for schema, entry in then.get("schemas", {}).items():
         if schemas.get(entry[0]) == entry or not exists("pg_namespace", entry[0]):
             continue
@@ -316,7 +321,7 @@ def _holders(connection: Connection, oids: Iterable[int]) -> dict[int, str]:
 
 
 def has_newcomers(before: str, now: str) -> bool:
-    """Whether `now` (a fingerprint) has tables or schemas that `before` did not know, or not under this number."""
+    """Whether `now` (a fingerprint) has tables or schemas that `before` does not have, or has with another number."""
     then, since = json.loads(before), json.loads(now)
     known = {tuple(entry[:2]) for entry in then["tables"].values()}
     schemas = {tuple(entry) for entry in then.get("schemas", since["schemas"]).values()}
@@ -354,7 +359,7 @@ def ensure(
         )
     added = [t for oid, t in wanted.items() if oid not in found.entries]
     dropped = [] if at_standby else [e for oid, e in found.entries.items() if oid not in wanted]
-    if dropped:  # one that is locked stays until a later start: its changes are passed over
+    if dropped:  # a locked table stays until a later start; its changes are skipped
         held = _holders(connection, [e.table_oid for e in dropped])
         dropped = [e for e in dropped if e.table_oid not in held]
     if added:
@@ -375,7 +380,7 @@ def creation(version: int, name: str, tables: Sequence[CatalogTable]) -> str:
 
 
 def newcomers(before: str, found: Publication, tables: Sequence[CatalogTable]) -> list[PublishedTable]:
-    """Return the entries of these tables that `before` (a fingerprint) did not know, or not under this number."""
+    """Return the entries of these tables that `before` (a fingerprint) does not have, or has with another number."""
     known = {tuple(entry[:2]) for entry in json.loads(before)["tables"].values()}
     entries = (found.entries.get(t.rel.oid) for t in tables)
     return [entry for entry in entries if entry is not None and (entry.table_oid, entry.number) not in known]
@@ -469,12 +474,12 @@ def _covers(connection: Connection, found: Publication) -> Callable[[int, TableI
     if found.all_tables and connection.info.server_version >= 190000:  # EXCEPT
         names = {(row[0], row[1]) for row in connection.execute(_COVERED, (found.name,))}
         return lambda oid, table: (table.schema, table.name) in names
-    # Not by the server's view: it waits for each table that another session has locked.
+    # The server's view is not queried here: it waits for each table that another session has locked.
     return lambda oid, table: found.all_tables or oid in found.entries or table.schema in found.schemas
 
 
 def _all_tables_but_for_others(found: Publication, tables: Sequence[CatalogTable]) -> str:
-    """Return the statement that takes these tables out of the publication's list of exceptions."""
+    """Return the statement that removes these tables from the publication's list of exceptions."""
     captured = {t.rel.oid for t in tables}
     others = [quote_name(t.schema, t.name) for oid, t in (found.excepted or {}).items() if oid not in captured]
     left_out = f" EXCEPT (TABLE {', TABLE '.join(others)})" if others else ""
@@ -483,12 +488,13 @@ def _all_tables_but_for_others(found: Publication, tables: Sequence[CatalogTable
 
 
 def _table_list(tables: Sequence[CatalogTable]) -> str:
-    # ONLY: a table that merely inherits is a separate one, with rows that a read of ONLY its parent does not see.
+    # A table that only inherits from its parent is captured as a separate table: a read of ONLY the parent does not
+    # return its rows.
     return "TABLE " + ", ".join(t.rel.sql if t.rel.kind == "p" else f"ONLY {t.rel.sql}" for t in tables)
 
 
 def remove(connection: Connection, name: str, ours: str) -> Dropped:
-    """Drop the publication if it is the one that cdcflow created for a log. `ours`: the name that it has then."""
+    """Drop the publication if cdcflow created it for a log. `ours`: the name that cdcflow gives it."""
     subject, sql = f"publication {name}", f"DROP PUBLICATION {quote_name(name)};"
     if connection.execute("SELECT FROM pg_catalog.pg_publication WHERE pubname = %s", (name,)).fetchone() is None:
         return Dropped(subject, "absent")
@@ -510,7 +516,7 @@ def _run(connection: Connection, statement: str, name: str, *, gone_is_fine: boo
         if not gone_is_fine:
             raise map_error(error, f"changing publication {name}") from None
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-        # It existed when the tables were listed; the next attempt lists them again.
+        # The table existed when the tables were listed; the next attempt lists them again.
         raise SourceUnavailable(
             f"changing publication {name}: a table was renamed or dropped at the same time"
         ) from None

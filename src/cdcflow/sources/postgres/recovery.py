@@ -11,8 +11,8 @@ def is_standby(connection: Connection) -> bool:
 
 
 def end_of_log(at_primary: str) -> str:
-    """Return the SQL for the end of the log: the end that a standby has replayed, or, at a primary, the result of this
-    function."""
+    """Return the SQL for the end of the log: at a standby the end of what it has replayed, at a primary the result of
+    the SQL function `at_primary`."""
     return (
         "(CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() "
         f"ELSE pg_catalog.{at_primary}() END)"

@@ -17,7 +17,8 @@ receives its log from a server, was no record in replay. A commit is delivered o
 transactions that the stream has delivered are visible; but a pool may have connections to several standbys, so this is
 checked as well.
 
-The stream's ids have no place in the log. `DeliveredCommits` remembers it for as long as a fence may need it.
+The stream's transaction ids do not contain a place in the log. `DeliveredCommits` remembers the place of each commit
+for as long as a fence may need it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from cdcflow.sources.engine.fences_in_use import FencesInUse
 from cdcflow.sources.postgres.lsn import Lsn
 
 NONE_HIDDEN = np.empty(0, np.uint64)
-"""What an earlier run delivered is visible: a start waits until the standby has replayed it."""
+"""No transaction is hidden. What an earlier run delivered is visible, because a start waits until the standby has
+replayed it."""
 PAGE_BYTES_MIN = 1024
 PAGE_HEADER_BYTES_MAX = 40
 """The smallest page of the log, and its longest header (`SizeOfXLogLongPHD`), in front of the next record."""
@@ -88,7 +90,8 @@ class DeliveredCommits(FencesInUse[ReplayVisibility]):
         """Return a fence at a bound that was read within a `look`.
 
         Raises:
-            SourceUnavailable: the server has replayed less than what was delivered and is not remembered.
+            SourceUnavailable: the server has not even replayed all of the delivered transactions that are already
+                forgotten.
         """
         with self._lock:
             if bound.value < self._forgotten:

@@ -101,15 +101,15 @@ class PlacedMarks:
         self._recent.append(begins)
 
     def restart(self) -> None:
-        """Discard transactions whose events `place` was not called with: the stream begins again after the delivered
-        ones."""
+        """Discard transactions that `add` noted and whose events have not been placed: the stream begins again after
+        the delivered ones."""
         self._recent, self._passed = [], self._reached
 
     def place(self, events: Sequence[StreamEvent], passed: Lsn) -> list[StreamEvent]:
         """Return these events, with the marks that are due.
 
-        `passed`: the server has sent each commit that ends there or earlier, and they are among these and earlier
-        events.
+        `passed`: the server has sent each commit that ends at this position or earlier, and all of them are among these
+        and earlier events.
 
         Raises:
             SourceUnavailable: the server is no longer a standby.

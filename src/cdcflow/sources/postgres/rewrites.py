@@ -26,7 +26,8 @@ from cdcflow.sources.postgres.connection import Connection
 
 FORMAT = 1
 
-# Not pg_partition_tree, which waits for locks of DDL; not pg_relation_filenode, which uses a different snapshot.
+# pg_partition_tree is not used, because it waits for locks of DDL; nor is pg_relation_filenode, because it uses a
+# different snapshot.
 _FILES = """
 WITH RECURSIVE tree (root, oid, kind, file, made_here) AS (
     SELECT c.oid, c.oid, c.relkind, c.relfilenode, true FROM pg_catalog.pg_class c WHERE c.oid = ANY (%s::oid[])
@@ -53,7 +54,7 @@ FROM pg_catalog.pg_attribute a WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum >
 ORDER BY a.attrelid, a.attnum
 """
 
-# Types that the columns use, and all their parts; of enums a hash of each label, of composites one.
+# The types that the columns use, and all their parts: for an enum a hash of each label, for a composite one hash.
 _TYPES = """
 WITH RECURSIVE used (root, oid) AS (
     SELECT a.attrelid, a.atttypid FROM pg_catalog.pg_attribute a
@@ -142,13 +143,14 @@ class CatalogVersion:
     """The facts in the catalog that the values of a table's rows depend on (see the top of this module). `oid` is the
     table's own.
 
-    `files` has (relfilenode, digest of columns) by oid. `columns` has a word for each column number, starting at 1,
-    empty if the column is dropped. `types` has words by type; words may be added. `attached` are the partitions that
-    may have had rows when they were added, `altered` the types that were changed since they were created; neither is
-    stored, because only new partitions and types are checked for it. `was` are earlier lists of columns, some of them
-    dropped since: the stream may still refer to those. `key` is the primary key (None: an earlier cdcflow, which did
-    not record it, wrote the version), `keys_were` those that the table had since its rows were read, `is_full` whether
-    REPLICA IDENTITY is FULL, `untold` whether a message arrived that does not contain the key of its time.
+    `files` has (relfilenode, digest of columns) by oid. `columns` has a text for each column number, starting at 1
+    (`catalog.word_of`), empty if the column is dropped. `types` has texts by type; texts may be added. `attached` are
+    the partitions that may have had rows when they were added, `altered` the types that were changed since they were
+    created; neither is stored, because only new partitions and types are checked for it. `was` are earlier lists of
+    columns, which the stream may still refer to although some of their columns were dropped since. `key` is the primary
+    key (None: an earlier cdcflow, which did not record it, wrote the version), `keys_were` those that the table had
+    since its rows were read, `is_full` whether REPLICA IDENTITY is FULL, `untold` whether a message arrived that does
+    not contain the key of its time.
     """
 
     oid: int
@@ -164,7 +166,8 @@ class CatalogVersion:
     untold: bool = False
 
     def after(self, before: CatalogVersion) -> CatalogVersion:
-        """Return this version, with the facts that it must keep from one before it."""
+        """Return this version, with the facts that it must keep from an earlier version: lists of columns, keys, and
+        `untold`."""
         gone = any(then and not now for now, then in zip(self.columns, before.columns, strict=False))
         keys = (*before.keys_were, before.key) if before.key is not None and self.has_other_key(before) else ()
         return replace(
@@ -175,7 +178,7 @@ class CatalogVersion:
         )
 
     def has_other_key(self, before: CatalogVersion) -> bool:
-        """Whether the key is not the one of `before`, or did not exist for a moment since."""
+        """Whether the key is not the one of `before`, or was missing at some time since."""
         return self.key is not None and before.key is not None and not before.key.is_still(self.key)
 
     def changed_since(self, before: CatalogVersion) -> bool:
@@ -272,8 +275,8 @@ def versions(connection: Connection, oids: Collection[int]) -> dict[int, Catalog
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The version that the stream compares a table's rows with: the one (as text) that generation `generation` reads
-    them at, with what was observed since."""
+    """The version, as text, that the stream compares a table's rows with: the version at which generation `generation`
+    reads them, with changes observed since that do not matter to the rows."""
 
     table: TableId
     generation: int
@@ -284,8 +287,9 @@ class RowVersions:
     """Takes versions when tables are planned, and compares with them when there is a reason. Thread-safe.
 
     Three threads meet here: one plans, one polls the catalog, and one reads the stream. The stream's version of a table
-    is replaced by the plan of a later generation, and by a poll only if the poll began with that same version: a slow
-    poll knows less. Otherwise the stream would take a message for one from after the change.
+    is replaced by the plan of a later generation, and by a poll only if the poll began with that same version, because
+    the stream may have observed more in the meantime. Otherwise a message from before a change would be compared with a
+    version from after it.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -311,7 +315,7 @@ class RowVersions:
     def take(self, connection: Connection, rel: Relid, generation: int) -> str | None:
         """Return the version of a table that is about to be planned; None if it no longer exists.
 
-        `generation` 0: its rows stay those of the generation that has read them.
+        `generation` 0: the plan begins no generation, so the version that the stream compares with stays the same.
         """
         found = versions(connection, [rel.oid]).get(rel.oid)
         text = None if found is None else found.to_json()
@@ -338,7 +342,7 @@ class RowVersions:
                 then = before[table]
                 version = version if then is None else version.after(then)
                 if version.oid in self._catalog.untold:
-                    version = replace(version, untold=True)  # what the stream reported may have been dropped
+                    version = replace(version, untold=True)  # the progress may lack what the stream reported
                 text = version.to_json()
                 changed = then is not None and (version.changed_since(then) or self._decoded_otherwise(version))
                 if self._is_latest(version.oid, known[table]):
@@ -351,7 +355,7 @@ class RowVersions:
         return RowsCompared(tuple(compared))
 
     def _is_latest(self, oid: int, polled: KnownRows) -> bool:
-        """Whether a poll that began with these rows knows as much as the stream."""
+        """Whether the stream has observed nothing of the table since a poll began with these rows."""
         known = self._known.get(oid)
         return known is None or known.generation < polled.generation or known.text == polled.version
 
@@ -392,12 +396,12 @@ class RowVersions:
         return RowVersion(table, text, now_text, changed)
 
     def _decoded_otherwise(self, version: CatalogVersion) -> bool:
-        """Whether a message without a key arrived for a table whose key has changed since it was read."""
+        """Whether a message without a key arrived for a table whose key has changed since its rows were read."""
         return bool(version.keys_were) and (version.untold or version.oid in self._catalog.untold)
 
 
 Changed = Callable[[int, int], RowVersion | None]
-"""What `RowVersions.changed_version` is."""
+"""The type of `RowVersions.changed_version`."""
 
 
 def _read(text: str | None) -> CatalogVersion | None:

@@ -28,7 +28,7 @@ _CONFLICTS = {
     "wal_level_insufficient": ": wal_level was lowered at the primary",
     "conflict": ": the primary removed rows of its catalog that the standby's slot needed, or lowered its wal_level",
 }
-"""What the reasons for which a standby invalidates a slot mean."""
+"""The reasons for which a standby invalidates a slot, each with its meaning as the end of a sentence."""
 
 _SLOT = """
 SELECT slot_name, plugin, slot_type, database, active_pid, confirmed_flush_lsn::text, restart_lsn::text, wal_status,
@@ -41,7 +41,8 @@ FROM pg_catalog.pg_replication_slots s WHERE slot_name = %s
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A slot in pg_replication_slots. `confirmed` and `restart` are None while it is being created or lost."""
+    """A slot in pg_replication_slots. `confirmed` and `restart` are None while the slot is being created, and once it
+    is lost."""
 
     name: str
     plugin: str | None
@@ -190,7 +191,8 @@ def create(connector: Connector, name: str, *, failover: bool, timeout_s: float)
         ConfigurationError: no right to, or no room for another slot.
     """
     connection = connector.connect("slot", statement_timeout=str(int(timeout_s * 1000)), lock_timeout="0")
-    # Otherwise a waiting server does not notice a lost connection, and keeps the unfinished slot until the timeout.
+    # Without this setting a waiting server does not notice a lost connection, and keeps the unfinished slot until the
+    # timeout.
     with contextlib.suppress(psycopg.errors.InvalidParameterValue):  # not every platform can
         connection.execute("SET client_connection_check_interval = '500ms'")
     try:

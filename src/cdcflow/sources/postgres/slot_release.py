@@ -36,7 +36,7 @@ _NAP_S = 0.05
 
 _NOTE = f"SELECT id, why, noted_by, dropped_at IS NOT NULL FROM {TABLE} WHERE slot = %s"  # noqa: S608  a constant
 
-# An unfinished one keeps its id: another process may be about to finish it.
+# The note of an unfinished release is not replaced, because another process may be about to finish it.
 _WRITE = f"""
 INSERT INTO {TABLE} AS n (slot, id, why, noted_by, restart_lsn, confirmed_lsn) VALUES (%s, %s, %s, %s, %s, %s)
 ON CONFLICT (slot) DO UPDATE SET id = excluded.id, why = excluded.why, noted_by = excluded.noted_by, noted_at = now(),
@@ -48,7 +48,8 @@ _LOCK = f"SELECT id FROM {TABLE} WHERE slot = %s AND dropped_at IS NULL FOR UPDA
 _FINISH = f"UPDATE {TABLE} SET dropped_at = clock_timestamp() WHERE slot = %s"  # noqa: S608  a constant
 _FORGET = f"DELETE FROM {TABLE} WHERE slot = %s AND id = %s AND dropped_at IS NOT NULL"  # noqa: S608  a constant
 
-# `catch_up` names them after the slot, cut off where the name would be too long, and after the process.
+# Temporary copies of the slot. `catch_up` names them after the slot, cut off if the name would be too long, and after
+# the server process.
 _COPIES = """
 SELECT active_pid FROM pg_catalog.pg_replication_slots
 WHERE temporary AND database = current_database() AND active_pid IS NOT NULL
@@ -73,7 +74,7 @@ def find(connection: Connection, name: str) -> ReleaseNote | None:
     except (
         psycopg.errors.UndefinedTable,
         psycopg.errors.InvalidSchemaName,
-        psycopg.errors.InsufficientPrivilege,  # where it matters, `ensure_table` was called before
+        psycopg.errors.InsufficientPrivilege,  # a start that needs the table has called `ensure_table`
     ):
         return None
     return None if row is None else ReleaseNote(*row)
@@ -149,7 +150,7 @@ def forget(connection: Connection, name: str, id_: str) -> None:
 
 
 def _drop(connection: Connection, name: str) -> None:
-    """Drop a slot, ending the processes that use it or a temporary copy of it: the copy keeps the same log."""
+    """Drop a slot, after ending the processes that use it or a temporary copy of it, which keeps the same log."""
     deadline = time.monotonic() + DROP_WITHIN_S
     while (found := slot.read(connection, name)) is not None:
         found.check_kind(connection.info.dbname)

@@ -77,9 +77,9 @@ class PostgresSource(MovableSource[Connection, PostgresState, CatalogTable]):
     """Implements `cdcflow.ports.Source`. It connects with the first query, not before.
 
     `secret` returns the password, and is called for every connection; None: the server needs none. `windows` decides
-    when a backlog is caught up through SQL, and how. `readers` read its chunks. `replaces_reader`: end the process that
-    still reads the slot, because this one has taken its place. `numbers`: the numbers of the log's tables, if no
-    checkpoint is passed later.
+    when a backlog is caught up through SQL, and how. `readers`: other processes that read parts of its chunks; None:
+    this process reads them. `replaces_reader`: end the process that still reads the slot, because this one has taken
+    its place. `numbers`: the numbers of the log's tables, if no checkpoint is passed later.
     """
 
     _connector: Connector
@@ -334,8 +334,8 @@ class PostgresSource(MovableSource[Connection, PostgresState, CatalogTable]):
         connection = self._connect("doctor")
         try:
             with mapping_errors(f"checking {where} at {self._connector.address}"):
-                # Read the slot before the log, and the server's end after it: a daemon may be running, and it confirms
-                # only positions that its log has when it confirms them.
+                # Read the slot before the log, and the server's end after it: a daemon may be running, and the log that
+                # is read here has every position that the daemon had confirmed before.
                 ours = slot.read(connection, before.slot)
                 if (released := self._release_text(connection, before, ours)) is not None:
                     return released
@@ -350,9 +350,9 @@ class PostgresSource(MovableSource[Connection, PostgresState, CatalogTable]):
         return f"{where} exist, and have everything since {end}"
 
     def _release_text(self, connection: Connection, before: PostgresState, ours: slot.Slot | None) -> str | None:
-        """Return a text that the slot was released, or will be by the next start.
+        """Return a text for operators if the slot was released, or will be by the next start.
 
-        None if it was not, or if by the settings the capture does not continue then.
+        Return None if it was not, or if the settings do not let the capture continue after that.
         """
         if not self._settings.releases:
             return None
@@ -396,7 +396,7 @@ class PostgresSource(MovableSource[Connection, PostgresState, CatalogTable]):
         try:
             return state_of_selected(state, self._catalog.select(connection))
         except ConfigurationError:
-            return state  # errors in the selection are another finding
+            return state  # another check reports errors in the selection
 
     # ── engine.source: moves ─────────────────────────────────────────────────────────────────
 
@@ -447,7 +447,7 @@ class PostgresSource(MovableSource[Connection, PostgresState, CatalogTable]):
             with mapping_errors(f"dropping what cdcflow created in {self._connector.address}"):
                 if before is not None:
                     check_database(connection, before, identify(self._connector))
-                # The slot first: it is what costs the server something.
+                # The slot is dropped first, because it makes the server keep its log.
                 name = names.slot if before is None else before.slot
                 published = names.publication if before is None else before.publication
                 return [

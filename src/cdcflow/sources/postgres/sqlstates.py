@@ -25,7 +25,7 @@ TRIED_AGAIN: Mapping[str, str] = {
     "72": "the snapshot became too old; the next one is new",
     "XX000": "the server contradicted itself, mostly because a catalog entry went away under it",
 }
-"""Classes and codes that are tried again, each with why."""
+"""Classes and codes that are tried again, each with the reason."""
 
 STOPS: Mapping[str, str] = {
     "02": "no data, a warning, not a refusal",
@@ -64,7 +64,7 @@ STOPS: Mapping[str, str] = {
     "XX001": "a page of the table is damaged",
     "XX002": "an index is damaged",
 }
-"""Classes and codes that stop, each with why. A code counts before its class."""
+"""Classes and codes that stop the capture, each with the reason. An entry for a code overrides that of its class."""
 
 
 def is_tried_again(state: str) -> bool:

@@ -87,10 +87,11 @@ def check_standby(
 
 
 def check_replayed(connection: Connection, position: Lsn | None) -> None:
-    """Check that the standby shows everything that the change log has: after its restart it may take a while.
+    """Check that the standby shows everything that the change log has, which may take a while after the standby's
+    restart.
 
     Raises:
-        SourceUnavailable: it does not yet.
+        SourceUnavailable: the standby has not replayed that far yet.
     """
     replayed = Lsn.parse(query_row(connection, "SELECT pg_catalog.pg_last_wal_replay_lsn()::text")[0])
     if position is not None and replayed < position:

@@ -21,7 +21,7 @@ SELECT current_setting('hot_standby_feedback'), current_setting('primary_slot_na
 """
 _MADE = "SELECT pubname FROM pg_catalog.pg_publication WHERE pubname ~ '^cdcflow_[0-9a-f]{8}$'"
 _HERE = ("ALTER SYSTEM", "SELECT pg_reload_conf", "SELECT pg_wal_replay_resume", "SELECT pg_drop_replication_slot")
-"""What the statements begin with that are run at the standby itself."""
+"""The beginnings of the statements that are run at the standby itself."""
 
 
 def for_primary(found: Finding) -> Finding:

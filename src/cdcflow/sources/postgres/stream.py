@@ -69,8 +69,8 @@ SILENCE_MAX_S = 60.0
 ANSWER_MAX_S = 30
 ACTIVE_WAIT_S = 5.0
 STREAMED_FROM_KB = 16 << 10
-"""The server keeps this much of open transactions before it sends them ahead of their commit (its default: 64 MB). What
-it keeps of a large one is sent after the commit, and its reader waits for that."""
+"""The server keeps this much of open transactions before it sends them ahead of their commit (its default: 64 MB). The
+part of a large transaction that it still keeps is sent after the commit, and cdcflow waits for that part."""
 
 _STREAMED_SOONER = f"""
 SELECT pg_catalog.set_config(name, least(setting::int, {STREAMED_FROM_KB})::text, false)
@@ -96,7 +96,7 @@ class MessageDecoder(Protocol):
 
 
 MakeDecoder = Callable[[Lsn, bool], MessageDecoder]
-"""A decoder that begins after a position; True: with values in binary."""
+"""Returns a decoder that begins after a position. True: the values arrive in binary."""
 
 CheckSlot = Callable[[Lsn], object]
 """Raises if the slot does not have everything since a position."""
@@ -162,7 +162,7 @@ class PostgresStream(BulkStream):
     def _end(self) -> None:
         self._closed.set()
         with self._lock, contextlib.suppress(psycopg.Error, OSError, SourceUnavailable):
-            # The last word, so that the server need not send again what is durable already.
+            # Acknowledge once more at the end, so that the server need not send again what is durable already.
             self._say()
         self._keepalive.join()
         self._decoder.close()
@@ -193,7 +193,8 @@ class PostgresStream(BulkStream):
         if self._watch is not None and (events or end > START):
             self._watch.check()
         if self._marks is not None:
-            # Whatever the decoder still has of open transactions: what ended before a keepalive was sent before it.
+            # Marks can be placed although the decoder still holds open transactions: the server sent every transaction
+            # that ended before the keepalive's position before the keepalive.
             events = self._marks.place(events, end)
         self._converse()
         return events
@@ -289,7 +290,7 @@ class PostgresStream(BulkStream):
             except psycopg.errors.ObjectInUse as error:
                 self._connector.discard(self._connection)
                 if time.monotonic() > deadline:
-                    # A daemon that died silently holds the slot until the server notices (P46).
+                    # The connection of a daemon that died may hold the slot until the server notices (P46).
                     raise slot_in_use(self._connector, self._slot, error) from None
                 time.sleep(0.2)
             except psycopg.Error as error:
@@ -377,8 +378,8 @@ def map_stream_error(error: psycopg.Error, attempted: str, publication: str) -> 
     said = " ".join((error.diag.message_primary or str(error)).split())
     match error.sqlstate:
         case "42704" if "publication" in said:
-            # It did not exist when these changes were committed, so the server cannot determine which of them to send
-            # (P60).
+            # The publication did not exist when these changes were committed, so the server cannot determine which of
+            # them to send (P60).
             return history_lost(
                 f"{attempted}: publication {publication} is gone, or was created after the slot",
                 runbook="publication-changed",

@@ -50,7 +50,8 @@ class StreamStart:
         """Open a stream of everything after `position`. `binary`: all captured tables have a binary form."""
         if self.settings.catch_up == "never" or self.standby is not None:
             return self._stream(position, position, binary)
-        # A failover slot gives nothing that a standby does not have yet; a temporary copy of it would.
+        # The server does not send changes of a failover slot that a standby lacks, but it would send them for a
+        # temporary copy of the slot.
         if self._whole_slot(position).failover:
             return self._stream(position, position, binary)
         backlog = self.catalog.ask(f"checking slot {self.slot}", lambda c: backlog_of(c, self.slot))

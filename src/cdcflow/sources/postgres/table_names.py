@@ -33,9 +33,10 @@ class TableNames:
         """Return the table that currently has this name.
 
         Raises:
-            SourceUnavailable: no table has it, or a different one than was captured.
+            SourceUnavailable: no table has the name, or a different table than the captured one has it.
         """
-        # Called for each table of a thousand in turn, and one catalog query answers for all of them.
+        # This is called for each of maybe a thousand tables in turn, so one query of the catalog answers for all of
+        # them.
         seen_at, known = self._looked_up
         stale = table not in known or time.monotonic() - seen_at > LOOK_UP_AGAIN_S
         if stale or not self._catalog.ask(f"looking for {table}", lambda c: _is_still(c, known[table])):

@@ -1,15 +1,16 @@
 """The numbers that tables have in the log: their oids, unless the log moved here from a server with other oids. Pure.
 
 A table's number in the log is its incarnation: rows with another number are those of another table of the same name,
-and no longer exist. At a restored dump, or at a logical replica, each table has another oid. A table that is the same
-apart from that keeps its number in the log. So it keeps its rows, which are compared with those of the new server.
+and no longer exist. At a restored dump, or at a logical replica, each table has another oid. If a table is otherwise
+the same, it keeps its number in the log, and so its rows, which are then compared with those of the new server.
 
     server 1   items   16401 ──▶ 16401
     server 2   items   16923 ──▶ 16401           the same columns: the same table
                notes   16401 ──▶ 16401 + 2³²     other columns: another table than any that the log has
 
-The move does this once, and the numbers stay in the checkpoint: everything that describes a table of this log needs
-them. Numbers from before a move never equal those of tables after it, whatever oids the servers have in common.
+The move determines the numbers once, and the checkpoint stores them, because all code that describes a table of this
+log needs them. Numbers from before a move never equal those of tables after it, whatever oids the servers have in
+common.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ class TableNumbers:
     ) -> TableNumbers:
         """Return the numbers after a move to another server.
 
-        `tables`: those of that server, with their oids as incarnations. `captured`: the oids at the server before.
-        `logged`: returns the shape of a table's latest rows in the log, None without rows.
+        `tables`: the tables of the new server, with their oids as incarnations. `captured`: the oids of the captured
+        tables at the previous server. `logged`: returns the shape of a table's latest rows in the log, None without
+        rows.
         """
         found = {}
         for table in tables:
@@ -56,7 +58,8 @@ class TableNumbers:
             if before is None:
                 continue
             number, shape = self.number(before), logged(table.id)
-            # Without rows there is no shape to compare. pg_upgrade keeps the oids.
+            # A table without rows in the log has no shape to compare. It is the same if it has the same oid, because
+            # pg_upgrade keeps oids.
             is_same = oid == before if shape is None else shape.incarnation == number and shape.has_columns_of(table)
             if is_same:
                 found[oid] = number

@@ -2,8 +2,9 @@
 
 A standby that is promoted, or follows a different primary, continues its log on a new timeline, and its streams with
 it, silently. A position that was delivered after that would be after the place where the new timeline left the old one,
-as if a restored server had never had it. So a run from a standby delivers nothing of a new timeline: it checks after it
-has received, and ends. The next run finds a timeline that begins at its position, or after it.
+as if a restored server had never had it. So a run from a standby delivers nothing of a new timeline: it checks the
+timeline after each receive, and ends if that has changed. The next run finds a timeline that begins at its position, or
+after it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class TimelineWatch:
         """Check that everything received so far is of the timeline.
 
         Raises:
-            SourceUnavailable: some of it may be of a new one; or the server cannot be queried.
+            SourceUnavailable: something received may be of a new timeline; or the server cannot be queried.
         """
         if self._connection is None:
             self._connection = self._connector.replicate()

@@ -148,7 +148,8 @@ def _with_old_rows(
         )
     if keyed.any():
         _require_key(described, in_identity)
-        # In a key tuple the other columns are "NULL", which means that they were not sent.
+        # In a tuple that holds only a key, the other columns are marked as NULL, which here means that they were not
+        # sent.
         outside = np.flatnonzero(~np.array(in_identity))
         tuples.kind[np.ix_(outside, np.flatnonzero(keyed))] = _UNCHANGED
     new_of = np.arange(count)

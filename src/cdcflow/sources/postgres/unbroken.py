@@ -35,7 +35,7 @@ def check_unbroken(
     `known`: the publication's fingerprint in the log. `before`: the state in the log's checkpoint.
 
     Raises:
-        HistoryLost, ConfigurationError: it does not.
+        HistoryLost, ConfigurationError: the server lacks something, or is not the log's.
     """
     check_names(before, names)
     check_history(connector, connection, before, system, position)
@@ -45,9 +45,9 @@ def check_unbroken(
         raise no_slot(names.slot)
     ours.check_kind(system.database)
     ours.check_whole(position)
-    # `synced` is not checked: it has no meaning on a primary, and whether this slot sends what the change log has is
-    # compared by the code that prepares a start.
-    # A slot on a standby stays on it, whatever timeline its primary, or itself after a promotion, continues with.
+    # `synced` is not checked, because it has no meaning on a primary; the code that prepares a start compares what the
+    # slot sends with the change log. A slot on a standby stays valid there, on whatever timeline its primary, or the
+    # standby itself after a promotion, continues.
     if system.timeline != before.timeline and not (ours.failover or before.is_standby):
         raise history_lost(
             f"the server went from timeline {before.timeline} to {system.timeline}, and slot {names.slot} "

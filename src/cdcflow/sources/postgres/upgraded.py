@@ -15,8 +15,8 @@ sessions, which is then stopped; pg_resetwal.c: WriteEmptyXLOG; slot checks: che
 
 The publication is proven by its rows: pg_upgrade wrote them before it created the slot, and anyone who altered it since
 has written them later than the slot's `catalog_xmin`. Since version 18 a publication must also publish generated
-columns; before, they were not captured, and pg_upgrade sets that a publication does not. So a move changes it, if no
-captured table has such columns.
+columns; before, generated columns were not captured, and pg_upgrade leaves publications without them. So a move changes
+that setting, provided that no captured table has such columns.
 """
 
 from __future__ import annotations
@@ -129,12 +129,12 @@ def _check_generated(connection: Connection, found: Publication, before: Postgre
 
 
 def _entries(then: Mapping[str, Any], found: Publication) -> Iterator[tuple[str, int, int | None]]:
-    """Return what a publication had: name, number, and the transaction that wrote its current entry; None if it has
-    none now."""
+    """Return the entries that a publication had: name, number, and the transaction that wrote the current entry of the
+    same name and number; None if no such entry exists now."""
     for text, (oid, *_) in then["tables"].items():
         name, entry = TableId(*json.loads(text)), found.entries.get(oid)
         is_listed = entry is not None and entry.table == name and not entry.filtered
-        # A table that was listed, too, is published with all others.
+        # If the publication now publishes all tables, one that was listed before is among them.
         yield str(name), oid, entry.written if entry and is_listed else found.written if found.all_tables else None
     for schema, (oid, *_) in then.get("schemas", {}).items():
         entry_of_schema = found.schemas.get(schema)

@@ -41,7 +41,7 @@ class WalRecord:
 
     @property
     def is_shutdown(self) -> bool:
-        """Whether it is the checkpoint of an orderly shutdown, or the one with which a log begins."""
+        """Whether this record is the checkpoint of an orderly shutdown, or the checkpoint with which a log begins."""
         return self.manager == _XLOG and self.information & _INFO_MASK == _CHECKPOINT_SHUTDOWN
 
 
@@ -50,7 +50,7 @@ def records(connector: Connector, begin: Lsn, end: Lsn, timeline: int) -> Iterat
 
     Raises:
         SourceUnavailable: the server does not send this part of its log, or no longer has it.
-        ValueError: it is not laid out as described above.
+        ValueError: the bytes are not laid out as described at the top of this module.
     """
     return parse_records(_log_bytes(connector, begin, end, timeline), begin)
 

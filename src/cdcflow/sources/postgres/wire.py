@@ -23,7 +23,7 @@ _HEADER = 25  # XLogData: 'w', start, end and clock
 class Frames:
     """Messages in one buffer: `kind` is each one's type byte, at `start`; the message ends before `end`.
 
-    `seen` has a bit for each type that may be among them: the letter less 64, and 63 for what is no such letter.
+    `seen` has a bit for each type that may be among them: bit number `letter - 64`, or 63 for any other byte.
     """
 
     buffer: Buffer

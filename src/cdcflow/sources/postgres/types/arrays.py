@@ -51,7 +51,7 @@ def array_text(element: Decode, arrow: pa.DataType, delimiter: str, cells: Cells
     raw, offsets = gather(cells.buffer.bytes, cells.start, np.where(cells.present, cells.size, 0))
     escaped = _is_escaped(raw)
     quote = (raw == ord('"')) & ~escaped
-    # Only whether the count is odd matters, and that survives its running over.
+    # Only whether the count is odd matters, so it may overflow its 8 bits.
     bare = (np.cumsum(quote, dtype=np.uint8) & 1 == 0) & ~quote
     braces = np.bincount(_rows(offsets, bare & (raw == ord("{"))), minlength=len(cells))
     shaped = (cells.byte(0) == ord("[")) | (braces > 1)
@@ -69,7 +69,7 @@ def array_text(element: Decode, arrow: pa.DataType, delimiter: str, cells: Cells
     begin = np.sort(np.concatenate([offsets[:-1][full] + 1, splits + 1]))
     end = np.sort(np.concatenate([ends[full], splits]))
     quoted = _bytes_at(raw, begin) == ord('"')
-    # A backslash that is not itself escaped only escapes; it and the quotes are no part of the value.
+    # Quotes, and backslashes that are not escaped themselves, are not part of the value.
     stays = ~(quote | ((raw == ord("\\")) & ~escaped))
     kept = np.zeros(len(raw) + 1, np.int32)
     np.cumsum(stays, out=kept[1:])
@@ -142,7 +142,7 @@ def _elements(buffer: Buffer, cells: Cells, count: Int64s, where: Where) -> tupl
         if (length < -1).any() or (at[rows] > end[rows]).any():
             raise wrong
         number += 1
-        # What is left of each must hold at least the lengths of its other elements.
+        # The remaining bytes of each array must hold at least the lengths of its remaining elements.
         if (at[rows] + 4 * (count[rows] - number) > end[rows]).any():
             raise wrong
         rows = rows[count[rows] > number]
@@ -178,7 +178,8 @@ def _is_escaped(raw: Bytes) -> Bools:
     number = np.arange(len(slash))
     begins = np.diff(slash, prepend=-2) > 1
     in_run = number - np.maximum.accumulate(np.where(begins, number, 0))  # 0 for the first of a run
-    # Of a run, every second one is escaped by the one before it; what follows an odd run is escaped by its last.
+    # In a run of backslashes every second one is escaped by the one before it, and the last one of an odd run escapes
+    # the character that follows.
     escaped[slash[in_run % 2 == 1]] = True
     last = np.append(begins[1:], True)[: len(slash)]
     escaped[slash[last & (in_run % 2 == 0)] + 1] = True
@@ -186,7 +187,7 @@ def _is_escaped(raw: Bytes) -> Bools:
 
 
 def _bytes_at(raw: Bytes, offsets: Int64s) -> Bytes:
-    """Return the bytes at these offsets. One at the very end (of an empty last value) gives 0."""
+    """Return the bytes at these offsets. An offset at the very end (of an empty last value) gives 0."""
     if not len(raw):
         return np.zeros(len(offsets), np.uint8)
     return np.where(offsets < len(raw), raw[np.minimum(offsets, len(raw) - 1)], 0).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Decodes uuid and bit strings: bits whose digits the server prints."""
+"""Decodes uuid and bit strings, in the binary format, to the text that the server prints."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ class AttributeInfo:
 class Policy:
     """How to treat values that the Arrow type cannot hold, and `numeric` without precision; and the tables' numbers.
 
-    The fields are named as in `cdcflow.config.Postgres`. `columns` overrides either for one column by its full name.
-    `numbers`: the numbers in the log that the tables are described for.
+    The fields are named as in `cdcflow.config.Postgres`. `columns` overrides the first two for one column by its full
+    name. `numbers`: the numbers that the tables have in the log.
     """
 
     special_values: Special = "stop"
@@ -166,9 +166,9 @@ def _policies_by_column(
 
 
 def standing_in(arrow: pa.DataType) -> tuple[int, int] | None:
-    """Return a type of the server's own, with its modifier, whose values are of this Arrow type.
+    """Return the oid of one of the server's own types whose values have this Arrow type, and its modifier.
 
-    None for texts: every type of the server has another binary format for them.
+    None for text: types that the log has as text have different binary formats.
     """
     if pa.types.is_decimal(arrow):
         return NUMERIC_OID, (arrow.precision << 16 | arrow.scale) + 4

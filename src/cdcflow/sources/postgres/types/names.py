@@ -88,7 +88,7 @@ class TypeName:
 
     @property
     def digits(self) -> tuple[int, int]:
-        """Precision and scale."""
+        """The precision and scale in its parentheses."""
         precision, scale, *_ = (*self.modifiers, 0, 0)
         return precision, scale
 
@@ -110,7 +110,7 @@ def column_type(table: TableId, column: str, text: str, policy: Policy) -> Colum
 
     Raises:
         ConfigurationError: the policy of the settings does not fit the type.
-        ValueError: cdcflow does not know the name; the text has the most similar one.
+        ValueError: cdcflow does not know the name; the message suggests the most similar one.
     """
     found = _TYPE.fullmatch(" ".join(text.lower().split()))
     if found is None:

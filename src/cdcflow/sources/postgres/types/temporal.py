@@ -114,7 +114,7 @@ def time(zoned: bool, cells: Cells, where: Where) -> pa.Array:
     out = write_digits(parts)
     kept = np.zeros(out.shape, np.bool_)
     kept[:, :8] = True
-    # Trailing zeros of the fraction are not printed: a digit stays while it or one after it is not 0.
+    # The server prints no trailing zeros of the fraction, so a digit is printed only if it or a later one is not 0.
     kept[:, 9:15] = np.maximum.accumulate((out[:, 9:15] != _ZERO)[:, ::-1], axis=1)[:, ::-1]
     kept[:, 8] = kept[:, 9]
     if zoned:

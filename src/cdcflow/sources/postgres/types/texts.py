@@ -65,7 +65,7 @@ def bytea(cells: Cells, where: Where) -> pa.Array:
 
 TEXT = ValueDecoder(text, "text.text")
 TEXT_ONLY = PostgresType(pa.string(), TEXT, digest=row_texts.printed_text)
-"""Every type that no family knows."""
+"""The type of values of every type that no family has: the server's text."""
 
 TEXT_IN_BOTH = PostgresType(pa.string(), TEXT, TEXT, digest=row_texts.text)
 """Types whose binary format is their text: the text family, json and enums."""

@@ -39,7 +39,7 @@ Decode = Callable[[Cells, Where], pa.Array]
 @dataclass(frozen=True, slots=True)
 class ValueDecoder:
     """The decoder of one format of one type. `kernel` names the equivalent compiled kernel (`compiled/decode.pyx`; ""
-    if it has none); `element` is the decoder of a list's elements, which its kernel must know."""
+    if it has none). `element`: for a list, the decoder of its elements, which the kernel needs as well."""
 
     decode: Decode
     kernel: str = ""
@@ -82,7 +82,8 @@ def unreadable(where: Where, expected: str) -> InvariantViolated:
 
 
 def apply_policy(array: pa.Array, unholdable: Sequence[Unholdable], where: Where) -> pa.Array:
-    """Return `array` with values that it cannot hold (NULL in it so far) treated according to the policy.
+    """Return `array`, in which values that its type cannot hold are NULL so far, with these values treated according to
+    the policy.
 
     Raises:
         ConfigurationError: the policy is to stop.
