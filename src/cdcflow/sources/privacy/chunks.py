@@ -4,8 +4,8 @@ Plans and cursors may contain keys (MySQL's do). If a policy is for a column of 
 to the checkpoint, with a key that is derived from the policy's.
 
 Rows are read again by the keys that the log has. An encrypted key is decrypted for that. A hash cannot be: then all
-rows of the table are read, and those whose hashed keys were requested are returned. That is a chunk of several
-snapshots, as a range read through several connections is: rows that one of them does not see decide where it is placed.
+rows of the table are read, and those whose hashed keys were requested are returned. Such a chunk has several snapshots,
+like a range that is read through several connections, and is placed by what all of them see.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from cdcflow.sources.privacy.shapes import unseal
 from cdcflow.sources.privacy.stream import keys_leaving
 
 SCAN_GROWTH = 8
-"""The first chunk of a table that is read through is as small as a backfill's; the next ones grow up to this."""
+"""If a whole table is read to find hashed keys, its chunks grow from the size of a backfill's first chunk to this many
+times that size."""
 
 
 class PrivateChunks:
@@ -65,11 +66,12 @@ class PrivateChunks:
             if asked.kind != "keys" or table is None:
                 return self._read_leaving(chunk, self._chunks.read_chunk(asked))
             assert chunk.keys is not None  # noqa: S101  what kind "keys" means
-            # A row that the copy has may be gone, or be one for which the filter does not hold.
+            # The copy may have rows that no longer exist, or for which the filter does not hold: they are deleted
+            # there.
             asked = replace(asked, repairs=asked.repairs or (self._deletes and table.filters))
             raw = table.raw_keys(chunk.keys)
         except ValueError:
-            # Other policies or keys were in force when this was stored: the table is planned again.
+            # The plan, the cursor or the keys were stored under other policies or secrets: the table is planned again.
             return ChunkRead(chunk, None, None, (), rewritten=True)
         if raw is None:
             return self._scan(chunk, table, chunk.keys)
@@ -221,7 +223,7 @@ def as_source(chunk: Chunk, table: LeavingTable | None) -> Chunk:
     """Return a chunk with the plan and the cursor that the source wrote, decrypted.
 
     Raises:
-        ValueError: other policies were in force when they were stored.
+        ValueError: the plan and the cursor were stored under other policies.
     """
     private = None if table is None else table.private
     return replace(chunk, plan=unseal(chunk.plan, private) or "", after=unseal(chunk.after, private))
@@ -241,7 +243,7 @@ def _changes_of(batch: ChangeBatch, rules: PolicyRules) -> ChangeBatch:
 
 
 def _rows_with(run: Transactions | None, table: LeavingTable, keys: KeySet) -> list[pa.RecordBatch]:
-    """The rows of a chunk with some of these keys, as they leave the source."""
+    """Return the rows of a chunk that have one of these keys, as they leave the source."""
     if not isinstance(run, Run):
         return []
     found = []

@@ -1,6 +1,6 @@
 """Applies each policy to a column's values, in columns. Pure.
 
-NULL stays NULL: a value that was not sent is one, too, and nothing may make it look like one that was.
+NULL stays NULL. A value that was not sent is NULL too, and must not look like a value that was sent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OUTER = bytes(byte ^ 0x5C for byte in range(256))
 
 
 class Cipher(Protocol):
-    """`cryptography`'s AESGCMSIV."""
+    """The interface of `AESGCMSIV` of the package `cryptography`."""
 
     def encrypt(self, nonce: bytes, data: bytes, associated_data: bytes | None) -> bytes: ...
     def decrypt(self, nonce: bytes, data: bytes, associated_data: bytes | None) -> bytes: ...
@@ -78,7 +78,8 @@ def truncate_of(count: int) -> Convert:
 
 
 class CompiledHmac(Protocol):
-    """Computes HMAC-SHA-256 with one key, as text after a prefix. It returns None if the plain kernel must do it."""
+    """Computes HMAC-SHA-256 with one key, as text after a prefix. It returns None if the plain kernel must compute
+    it."""
 
     def digests(self, values: pa.Array) -> pa.Array | None: ...
 
@@ -127,7 +128,7 @@ def _plain_hash(key: bytes, prefix: str) -> Convert:
     """Return the plain conversion of `hash_of`, which is the reference."""
     key = hashlib.sha256(key).digest() if len(key) > _BLOCK else key
     key = key.ljust(_BLOCK, b"\0")
-    # Copies of the two begun hashes: a third of the time of a call that begins with the key.
+    # Copying the two hashes that have begun takes a third of the time of a call that begins with the key.
     inner, outer = hashlib.sha256(key.translate(_INNER)), hashlib.sha256(key.translate(_OUTER))
 
     def digest(value: bytes) -> str:
@@ -142,7 +143,7 @@ def _plain_hash(key: bytes, prefix: str) -> Convert:
 def encrypt_of(
     key: bytes, cipher: Cipher, nonce: bytes, prefix: str, compiled: CompiledOpenssl | None = COMPILED
 ) -> Convert:
-    """Return a conversion that encrypts each value's bytes, to URL-safe base64 after a prefix. `cipher`: the one of
+    """Return a conversion that encrypts each value's bytes, to URL-safe base64 after a prefix. `cipher`: a cipher with
     this key."""
 
     def plain(values: pa.Array) -> pa.Array:

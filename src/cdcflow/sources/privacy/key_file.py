@@ -8,9 +8,9 @@ A record never crosses a sector of the disk. An erasure may end anywhere: once i
 destroyed, and the next process that writes here overwrites what is left of it.
 
 Processes exclude each other with a lock on the file: shared while keys are in use, exclusive to append and erase. So an
-`erase` waits for the batch that another process is encrypting, and is known to it before the next. The file is only
-changed in place: a process that has it open would not notice another file under its name, so one that finds another
-file there stops.
+`erase` waits for the batch that another process is encrypting, and that process knows of the erasure before its next
+batch. The file is only changed in place: a process that has it open would not notice another file under its name, so
+one that finds another file there stops.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class KeyFile:
         size = os.fstat(fd).st_size
         if size == self._known.seen:
             return
-        # Before anything relies on records that another process may not have synced.
+        # Sync before anything relies on these records: the process that appended them may not have synced them.
         _sync(fd, self._path)
         while self._known.size < size:
             with storing(f"reading {self._path}"):

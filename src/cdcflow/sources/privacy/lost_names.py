@@ -1,9 +1,9 @@
-"""Doubts names of columns after a part of the source's log was lost, where columns have no numbers.
+"""Names of columns that may mean other columns after a part of the source's log was lost, if columns have no numbers.
 
 A statement in that part may have given a name that the settings use to another column, and nothing in the table's shape
-shows it for certain. If its columns have another order, or one is gone, the table fails, alone, until an operator has
-checked the names: its rows would leave with the rules of other columns. A checkpoint has such tables with the rules
-that they had: other rules, or the names under `optional`, show that an operator has checked them.
+shows it for certain. If its columns have another order, or one is gone, this table fails until an operator has checked
+the names; otherwise its rows might leave with the rules of other columns. A checkpoint stores such tables with their
+rules. An operator confirms the names by changing the rules, or by listing the names under `optional`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cdcflow.sources.privacy.policies import misfit
 
 @dataclass(frozen=True, slots=True)
 class DoubtfulNames:
-    """Names of columns of a table that may mean other columns now, and the table's rules as a text."""
+    """The names of a table's columns that may mean other columns now, and the table's rules as a text."""
 
     names: tuple[str, ...]
     rules: str
@@ -28,7 +28,7 @@ class DoubtfulNames:
 LostNames = Mapping[TableId, DoubtfulNames]
 
 ENTRY = "names_in_doubt"
-"""The name of their entry in a checkpoint's `source`."""
+"""The name of the entry for such names in a checkpoint's `source`."""
 
 
 def names_in_doubt(before: Table, now: Table, used: Collection[str]) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ def names_in_doubt(before: Table, now: Table, used: Collection[str]) -> tuple[st
 
 
 def lost_names_misfit(table: TableId, found: DoubtfulNames) -> TableMisfit:
-    """The error for rows of such a table."""
+    """Return the error for rows of a table with such names."""
     listed = ", ".join(found.names)
     return misfit(
         table,

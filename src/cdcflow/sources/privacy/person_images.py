@@ -62,7 +62,8 @@ def rows_to_reread(table: Table, rows: pa.RecordBatch, persons: Mapping[str, str
     found = np.zeros(len(lists), np.bool_)
     for name, person in persons.items():
         value, owner = omitted[places[name]], omitted[places[person]]
-        # An update that keeps its key keeps a person who is part of it; an insert here continues a row of another key.
+        # If the person is part of the key, an update keeps the person. An insert with values that were not sent
+        # continues a row of another key, whose person may have been different.
         may_move = inserts if person in table.key else inserts | updates
         found |= (~value & owner & (inserts | updates)) | (value & ~owner & may_move)
     return pa.array(found) if found.any() else None

@@ -32,11 +32,10 @@ Key = TypeVar("Key")
 
 class PersonKeys(Protocol):
     """Wrapped keys of persons, by hashes of the persons, and which persons are erased. Several processes may use the
-    same ones at a time. `key_file.KeyFile` implements it in a file; a key service can implement it instead."""
+    same store at a time. `key_file.KeyFile` implements it in a file; a key service can implement it instead."""
 
     def identity(self) -> str:
-        """Return a text that distinguishes these keys from those that were created another time; "" if none were
-        created yet."""
+        """Return a text that distinguishes this store of keys from others; "" if it was not created yet."""
         ...
 
     def create(self) -> None:
@@ -130,7 +129,7 @@ class PersonEncryption:
             if found is not None:
                 return found
         ciphers = [self._ciphers.of(*person) for person in persons]
-        # Where OpenSSL has no AES-GCM-SIV: each distinct pair once, as a Python object.
+        # Without OpenSSL's AES-GCM-SIV, encrypt each distinct pair once, as a Python object.
         contents = [
             None if (cipher := ciphers[n]) is None else cipher.encrypt(NONCE, value, None)
             for value, n in zip(values.to_pylist(), owners.tolist(), strict=True)

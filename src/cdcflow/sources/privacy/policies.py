@@ -33,7 +33,7 @@ _TEXTS = re.compile(
     r"|bytea|binary|varbinary|(tiny|medium|long)?blob)\b",
     re.IGNORECASE,
 )
-"""Types that a beginning of is a value of, as servers name them."""
+"""The types, as servers name them, for which the beginning of a value is a value too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ class PrivacyPolicy:
 
     @classmethod
     def of(cls, rule: ColumnRule, persons: PersonKeys | None = None) -> PrivacyPolicy:
-        """Create the policy of a rule. `persons`: the keys for policies with `key_by`. Raises ConfigurationError if its
-        key cannot be used."""
+        """Create the policy of a rule. `persons`: the keys for policies with `key_by`. Raises ConfigurationError if the
+        policy's key cannot be used."""
         name = rule.kind
         if rule.word is not None:
             return cls(rule, name)
@@ -66,7 +66,7 @@ class PrivacyPolicy:
             return cls(rule, f"{text} by {' or '.join(given.key_by)}", key, PersonEncryption(key, persons))
         if name == "mask":
             return cls(rule, f"mask, keep_last {given.keep_last}" if given.keep_last else "mask")
-        # A constant is a setting, and may be repeated.
+        # The text may contain the constant, because it is a setting and not a row's value.
         return cls(rule, f"{name} {given!r}")
 
     @property

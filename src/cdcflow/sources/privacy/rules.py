@@ -118,7 +118,8 @@ class PolicyRules:
         self._follows_numbers = follows_numbers
         self._names: dict[tuple[TableId, int], dict[int, str]] = {}
         self._numbers: dict[tuple[TableId, int], dict[str, dict[str, int]]] = {}
-        """By `where` and computed columns: the numbers of the columns that the names in the expression mean."""
+        """For each table, and each of its expressions (`where` or a computed column): the number of the column that
+        each name in the expression means."""
         self._stored_raw: dict[TableId, Table] = {}
         self.successors: Successors = {}
         self.lost_names: LostNames = {}
@@ -132,7 +133,8 @@ class PolicyRules:
         return any(policy.key is not None for entry in self._entries for policy in entry.policies.values())
 
     def __getstate__(self) -> Mapping[str, object]:
-        """Return the entries with their keys for other processes, which cannot read those."""
+        """Return the entries for other processes. Their keys are included, because other processes cannot read the
+        secrets."""
         mine = {"_entries": self._entries, "person_keys": None, "_follows_numbers": self._follows_numbers}
         followed = {"_names": self._names, "_numbers": self._numbers, "successors": self.successors}
         followed["lost_names"] = self.lost_names
@@ -232,7 +234,8 @@ class PolicyRules:
         return found
 
     def mistaken_name(self, table: TableId, renamed: Iterable[tuple[str, str]]) -> TableMisfit | None:
-        """Return the error for a statement after which a name in the settings means another column; None if none does.
+        """Return the error for a statement after which a name in the settings means another column; None if every name
+        means the same as before.
 
         `renamed`: the earlier and new names of columns. If columns keep their numbers, no name can be mistaken.
         """
@@ -250,7 +253,8 @@ class PolicyRules:
         return None
 
     def lose_names(self, tables: Iterable[Table], shape_before: Callable[[TableId], Table | None]) -> None:
-        """Doubt names of columns that the settings use, after a part of the source's log was lost.
+        """Note which names that the settings use may mean other columns, after a part of the source's log was lost
+        (`lost_names`).
 
         `shape_before` returns a table's shape before that part, if the table had rules.
         """
@@ -398,8 +402,8 @@ class PolicyRules:
         """Check the tables of a start. `before`: the policies of the last start; `captured`: the tables of the log.
 
         Raises:
-            ConfigurationError: see `check_names`; a column is missing, or a policy makes no sense, of a table that did
-                not leave its source with these settings; or the keys of persons are not those of the last start.
+            ConfigurationError: see `check_names`. Or a table that never left its source with these settings lacks a
+                column, or has one that a policy does not fit. Or the keys of persons are not those of the last start.
         """
         self.check_names((t.id for t in tables), captured, before)
         texts = {t.id: self._rules_text(t) for t in tables if t.id in self.lost_names}
@@ -423,11 +427,11 @@ class PolicyRules:
     ) -> None:
         """Check that each table that `tables` names is or was captured.
 
-        `captured`: the tables that were captured before; `private`: those of them that had policies. A table that was
-        captured before may have been dropped, or may be a new table without policies (`successors`).
+        `captured`: the tables that were captured before; `private`: the captured tables that had policies. A table that
+        was captured before may have been dropped, or may be a new table without policies (`successors`).
 
         Raises:
-            ConfigurationError: one is not.
+            ConfigurationError: a table was never captured.
         """
         known = frozenset(tables)
         exact = [entry.pattern.exact for entry in self._entries if entry.pattern.exact is not None]
@@ -440,7 +444,7 @@ class PolicyRules:
         self.successors = successors(known, captured, [*exact, *private], self._is_named, self.successors)
 
     def private_among(self, captured: Iterable[TableId]) -> list[TableId]:
-        """Return those of the tables that leave, or would leave, otherwise than the source has them."""
+        """Return those of the tables whose rows leave, or would leave, changed by the settings."""
         return [t for t in captured if self._latest.get(t) is not None or t in self.lost_names]
 
     def _is_named(self, table: TableId) -> bool:
@@ -453,7 +457,8 @@ class PolicyRules:
         return (then.settings_names - _lower(then.rows.computed)) | renamed
 
     def unused_names(self, tables: Sequence[Table]) -> list[str]:
-        """Return patterns that match no table, and columns that no table which their pattern matches has."""
+        """Return the patterns that match no table, and the columns that are missing in every table that their pattern
+        matches."""
         found = []
         for entry in self._entries:
             matched = [t for t in tables if entry.pattern.matches(t.id)]
@@ -611,7 +616,7 @@ def _lower(names: Iterable[str]) -> frozenset[str]:
 
 
 _IN_KEYS = ", with person keys "
-"""Begins what a policy's text has of the keys of persons."""
+"""The beginning of the part of a policy's text that identifies the keys of persons."""
 
 
 def _check_person_keys(table: Table, then: Mapping[str, str], now: Mapping[str, str]) -> None:
@@ -639,7 +644,7 @@ class StoredRowRules:
     computed: Mapping[str, str] = field(default_factory=dict)
     renamed: Mapping[str, str] = field(default_factory=dict)
     numbers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """By expressions: the numbers of columns that they use under an earlier name."""
+    """For each expression: the numbers of the columns that it uses under an earlier name."""
 
     def __bool__(self) -> bool:
         return self.where is not None or bool(self.computed or self.renamed)
@@ -664,8 +669,8 @@ class StoredRowRules:
         return [f"{name}: {before} → {after}" for name, before, after in pairs if before != after]
 
     def raw(self, logged: Table, source: Table) -> Table:
-        """Return a table of the log with the names and columns that it has at the source, where it was `source` at the
-        start.
+        """Return a table of the log (`logged`) with the names and columns of the source. `source`: its shape there at
+        the start.
 
         Columns are matched by their numbers: the log may have no row yet since the settings gave a column another name.
         """
@@ -687,7 +692,7 @@ class StoredRowRules:
 
 
 _COUNTED_BELOW = 1 << 16
-"""A source that counts its columns has no larger number."""
+"""A source that numbers its columns by counting has only smaller numbers."""
 NO_ROW_RULES = StoredRowRules()
 
 
@@ -715,7 +720,7 @@ class StoredPolicies:
         return {**{c.number: c.name.lower() for c in self.raw.columns if c.name in self.texts}, **self.names}
 
     def differences(self, now: StoredPolicies) -> list[str]:
-        """Return the differences to the policies `now`, each as a text."""
+        """Return how the policies `now` differ from these, each difference as a text."""
         then = self._texts_in(now.raw)
         names = [n for n in dict.fromkeys([*now.texts, *then]) if then.get(n) != now.texts.get(n)]
         found = [f"{n}: {then.get(n, 'no policy')} → {now.texts.get(n, 'no policy')}" for n in names]

@@ -24,7 +24,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.sources.privacy.kernels import Cipher, Convert, encrypt_of, hash_of
 
 SECRET_MIN = 32
-"""Characters of a secret; 32 hexadecimal digits are 128 bits."""
+"""The least number of characters of a secret: 32 hexadecimal digits are 128 bits."""
 NONCE = bytes(12)
 """Always the same, so that equal values stay equal: with AES-GCM-SIV a nonce that is used again shows only that
 (RFC 8452)."""
@@ -37,7 +37,7 @@ PERSON_DIGITS = 32
 
 @dataclass(frozen=True, slots=True)
 class PolicyKey:
-    """A secret and its `id`. The secret is never shown; `fingerprint`, which does not reveal it, is."""
+    """A secret and its `id`. Only `fingerprint` is ever shown, which does not reveal the secret."""
 
     id: str
     _secret: bytes
@@ -84,8 +84,8 @@ class PolicyKey:
         return PersonKeyMaker(hashed, self._cipher("person key"))
 
     def person_in(self, value: str) -> str | None:
-        """Return the person for whom a value was encrypted; None if for none, or if another policy's key wrapped the
-        person's."""
+        """Return the person for whom a value was encrypted; None if it was encrypted for no person, or if another
+        policy's key wrapped the person's key."""
         person, dot, _ = value.removeprefix(self.prefix).partition(".")
         return f"{self.fingerprint}-{person}" if dot and value.startswith(self.prefix) else None
 

@@ -20,7 +20,7 @@ from cdcflow.sources.privacy.policies import PrivacyPolicy, misfit
 from cdcflow.sources.privacy.secret_keys import PolicyKey
 
 SEALED = "sealed:"
-"""The beginning of a plan or a cursor that is encrypted."""
+"""How an encrypted plan or cursor begins."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class PrivateTable:
         """Apply policies, given by the names of columns, to a table.
 
         Raises:
-            ConfigurationError: one of them makes no sense for its column.
+            ConfigurationError: a policy does not fit its column.
         """
         columns: list[Column] = []
         converts: dict[str, Convert] = {}
@@ -119,7 +119,7 @@ class PrivateTable:
         arrow = self.table.before_type
         if olds.null_count == len(olds):
             return pa.nulls(len(olds), arrow)
-        # Flattened: what is stored under an old row that is NULL is NULL then, too.
+        # `flatten` makes every field of an old row that is NULL NULL as well, whatever its buffers hold.
         found = dict(zip((f.name for f in olds.type), olds.flatten(), strict=True))
         children = [self._convert(field.name, found[field.name], found.__getitem__) for field in arrow]
         return pa.StructArray.from_arrays(children, fields=list(arrow), mask=olds.is_null())
@@ -200,7 +200,7 @@ def _person_column(table: Table, name: str, policy: PrivacyPolicy) -> str:
     """Return the column with the persons of a column's values.
 
     Raises:
-        ConfigurationError: it does not exist, has no text, or the table has no key.
+        ConfigurationError: the column does not exist, its type has no text, or the table has no key.
     """
     names = {c.name.lower(): c for c in table.columns}
     found = next((names[given.lower()] for given in policy.key_by if given.lower() in names), None)

@@ -66,9 +66,9 @@ class PrivateSource:
         self._stored: Mapping[TableId, StoredPolicies] = {}
         self._prepared: Sequence[Table] | None = None
         self._captured: frozenset[TableId] = frozenset()
-        """Those that are or were."""
+        """The tables that are captured, or were before."""
         self._shape_of: Callable[[TableId], Table | None] = lambda table: None
-        """The shape of a table's latest rows in the log, if the source needs it."""
+        """Returns the shape of a table's latest rows in the log, if the source needs it."""
 
     # ── what rows, keys and shapes pass ─────────────────────────────────────────────────────────────────────
 
@@ -161,7 +161,7 @@ class PrivateSource:
         """The tables with other policies than at the last start; empty at the first one."""
         return {} if checkpoint.position is None else changed_policies(self._stored, self._rules, tables)
 
-    # ── what they do not pass ───────────────────────────────────────────────────────────────────────────────
+    # ── tables and positions ───────────────────────────────────────────────────────────────────────────────
 
     def identity(self) -> SourceIdentity:
         return self._source.identity()
@@ -182,7 +182,7 @@ class PrivateSource:
         except ConfigurationError as error:
             return [*found, of_error("column policies", error)]
         except CdcflowError:
-            return found  # the source's findings have the reason
+            return found  # the source's own findings contain the reason
         if self._rules.need_keys:
             found.append(kernels())
         unused = self._rules.unused_names(tables)
@@ -190,7 +190,8 @@ class PrivateSource:
         return [*found, *self._collations(tables)]
 
     def _collations(self, tables: Iterable[Table]) -> Iterator[Finding]:
-        """The columns that a condition compares byte by byte, and the server otherwise."""
+        """Return a warning for each table with columns that a condition compares byte by byte, but the server by a
+        looser collation."""
         compared = {t.id: names for t in tables if (names := self._rules.texts_compared(t))}
         if not compared or not isinstance(self._source, Collated):
             return
@@ -260,7 +261,7 @@ class _WithSamples(PrivateSource):
         found = self._rules.latest(table)
         if found is None:
             return self._source.sample(table, key)
-        # Rows for which a filter does not hold change without a change in the log, and nothing is wrong.
+        # With a filter, sampled rows may change without a change that leaves the source, and nothing is wrong.
         return None if found.filters else self._source.sample(table, found.raw_names(key))
 
 

@@ -91,9 +91,10 @@ class PrivateStream:
 
     def poll(self) -> Sequence[StreamEvent]:
         events = self._stream.poll()
-        # Statements before rows: rows after them may have the same names for other columns.
+        # Statements are handled before rows, because rows after a statement may have its names for other columns.
         mistaken = self._mistaken_names(events)
-        # Transactions before keys: they have the shapes of the tables whose keys come before them.
+        # Transactions are handled before keys: they contain the shapes that keys, although sent earlier, are converted
+        # by.
         left = [self._rows_leaving(e.run) if isinstance(e, Committed) else None for e in events]
         found: list[StreamEvent] = [self._refusal(table, why) for table, why in mistaken.items()]
         for event, run in zip(events, left, strict=True):
@@ -134,7 +135,7 @@ class PrivateStream:
         return found
 
     def _keys_leaving(self, event: RowsIncomplete) -> list[StreamEvent]:
-        if event.table in self._failing:  # so its columns may be unknown, and all of it must be read again
+        if event.table in self._failing:  # its shape may be unknown, and the whole table must be read again
             return []
         try:
             return [replace(event, keys=keys_leaving(event.keys, event.table, self._rules))]
@@ -203,7 +204,7 @@ def batches_leaving(
     """Return changes as they leave the source, each batch with the keys of rows to read again; and the tables with a
     row that cannot leave.
 
-    `index` may lack rows. No row of a table with a row that cannot leave is returned.
+    `index` may lack rows. If a row of a table cannot leave, no row of that table is returned.
     """
     found: list[tuple[ChangeBatch, KeySet | None]] = []
     refused: Refused = {}
@@ -279,7 +280,7 @@ def _which_leave(left: Sequence[ChangeBatch], rows: int) -> Bools:
 
 
 def _before(leave: Bools) -> Int64s:
-    """Return how many leaving rows precede each row, and, as one more entry, the number of all."""
+    """Return how many leaving rows precede each row, and, as one more entry, the number of all leaving rows."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(leave, dtype=np.int64)])
 
 

@@ -1,7 +1,7 @@
 """New tables without policies that may be a table with policies under another name.
 
-Such a table fails, alone, until an operator names it in `tables`: its rows would leave without the policies. A
-checkpoint has them, because at the next start they are no longer new.
+Such a table fails, without stopping other tables, until an operator names it in `tables`; otherwise its rows might
+leave without the policies. A checkpoint stores these tables, because at the next start they are no longer new.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from cdcflow.model.table import TableId, tables_as_json, tables_from_json
 from cdcflow.sources.privacy.policies import misfit
 
 Successors = Mapping[TableId, TableId]
-"""By such a table: the table that is gone."""
+"""Maps each such table to the table that is gone."""
 
 ENTRY = "perhaps_renamed"
-"""The name of their entry in a checkpoint's `source`."""
+"""The name of the entry for such tables in a checkpoint's `source`."""
 
 
 def successors(
@@ -27,10 +27,11 @@ def successors(
     is_named: Callable[[TableId], bool],
     before: Successors,
 ) -> Successors:
-    """Return the new tables that may be a table with policies under another name, each with that table.
+    """Return the new tables that may be a table with policies under another name, each with the table that is gone.
 
-    `tables`: those that exist now; `captured`: those that were before; `private`: those that have or had policies;
-    `is_named`: whether an entry of the settings matches a table; `before`: the successors of the last start.
+    `tables`: the tables that exist now; `captured`: the tables that were captured before; `private`: tables that have
+    or had policies; `is_named`: whether an entry of the settings matches a table; `before`: the successors of the last
+    start.
     """
     known = frozenset(tables)
     still = {table: gone for table, gone in before.items() if table in known and not is_named(table)}
@@ -40,7 +41,7 @@ def successors(
 
 
 def successor_misfit(table: TableId, gone: TableId) -> TableMisfit:
-    """The error for rows of a successor."""
+    """Return the error for rows of a successor."""
     return misfit(
         table,
         f"it has no policies, and may be {gone}, which has policies and is gone",

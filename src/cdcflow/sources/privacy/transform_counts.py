@@ -1,7 +1,7 @@
 """What the settings' `tables` did to rows in this process, for metrics: rows, seconds and errors of each stage.
 
-Stages are `row_rules` (conditions and expressions), `policies`, and each kind of function that a package brings. The
-counts are those of the process, over all attempts of a capture, as its other counts are.
+Stages are `row_rules` (conditions and expressions), `policies`, and each kind of function that a package brings. Like
+other counts of a capture, they cover all attempts of the process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass(slots=True)
 class StageCounts:
-    """`errors`: how often the stage failed; the table fails then."""
+    """The counts of one stage. `errors`: how often it failed; each time its table failed too."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -44,7 +44,7 @@ class TransformCounts:
 
 
 COUNTS = TransformCounts()
-"""Those of this process."""
+"""The counts of this process."""
 
 
 @contextmanager

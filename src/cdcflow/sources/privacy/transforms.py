@@ -26,7 +26,7 @@ def text_of(settings: TransformSettings) -> str:
     try:
         version = _plugin_of(settings).version
     except Unusable:
-        version = "unknown"  # it stops at the first table
+        version = "unknown"  # the first table reports the error
     return f"{settings.kind} {version} {settings.model_dump_json()}"
 
 
@@ -62,7 +62,7 @@ def compile_transform(
             try:
                 found = plugin.apply(settings, columns)
             except Exception as error:  # noqa: BLE001  a package's
-                # Not the error's text: it may contain a row's values.
+                # The error's text is not shown, because it may contain a row's values.
                 raise pa.ArrowInvalid(type(error).__name__) from None
             if isinstance(found, pa.ChunkedArray):
                 found = found.combine_chunks()
@@ -79,7 +79,7 @@ def compile_transform(
 
 
 def transform_columns(settings: TransformSettings, table: Table, followed: Mapping[str, str]) -> dict[str, str]:
-    """The names of columns in the settings, in lower case, with the column that each means."""
+    """Map the names of columns in the settings, in lower case, to the column that each means."""
     known = {c.name.lower(): c.name for c in table.columns} | dict(followed)
     return {name.lower(): known[name.lower()] for name in settings.columns if name.lower() in known}
 

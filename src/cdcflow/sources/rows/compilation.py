@@ -52,9 +52,9 @@ class UnknownColumn(Unusable):
 
 @dataclass(frozen=True, slots=True)
 class ColumnFunction:
-    """A compiled expression. `columns`: the names of those that it uses. `can_fail`: it raises pa.ArrowException for
-    some values. `constant`: how it was written, if it is a constant. `texts`: the columns whose texts are its
-    values, unchanged. `compared`: those whose texts it compares."""
+    """A compiled expression. `columns`: the names of the columns that it uses. `can_fail`: it raises pa.ArrowException
+    for some values. `constant`: the constant as written, if it is one. `texts`: the columns whose texts are its values,
+    unchanged. `compared`: the columns whose texts it compares."""
 
     arrow: pa.DataType
     columns: frozenset[str]
@@ -79,7 +79,7 @@ def compile_expression(
     renamed. `sources`: the types at the source of columns whose values are text.
 
     Raises:
-        Unusable: a column does not exist, or an operator is not for such types.
+        Unusable: a column does not exist, or an operator does not support the types of its operands.
     """
     match expression:
         case ColumnName():
@@ -151,7 +151,8 @@ def _columns_called(column: ColumnName, schema: pa.Schema, followed: Mapping[str
 def _that_exist(
     operands: tuple[Expression, ...], schema: pa.Schema, optional: frozenset[str], followed: Mapping[str, str]
 ) -> tuple[Expression, ...]:
-    """Return the operands without the columns that the table may lack and does, if one of the others is a column."""
+    """Return the operands without optional columns that the table lacks; but if no other operand is a column, return
+    all."""
     left = tuple(
         one
         for one in operands
@@ -195,7 +196,7 @@ def _scalar_of(text: str, arrow: pa.DataType) -> pa.Scalar:
         if arrow == TIMESTAMPTZ:
             try:
                 return pc.cast(pa.array([text]), TIMESTAMPTZ)[0]
-            except pa.ArrowException:  # without an offset: UTC
+            except pa.ArrowException:  # without an offset it is in UTC
                 return pc.cast(pc.cast(pa.array([text]), TIMESTAMP), TIMESTAMPTZ)[0]
         return pc.cast(pa.array([text]), arrow)[0]
     except pa.ArrowException:
@@ -353,7 +354,7 @@ def _comparison(name: str, operands: list[ColumnFunction]) -> ColumnFunction:
 
 
 def _comparable(operands: list[ColumnFunction], name: str) -> list[ColumnFunction]:
-    """Operands in one type. Texts are compared as their source would compare them."""
+    """Convert operands to one type. Texts are compared as their source would compare them."""
     texts = [text for one in operands for text in one.texts]
     if (why := obstacle_of(texts, name)) is not None:
         raise Unusable(why)
@@ -511,7 +512,7 @@ def _cases(branches: list[tuple[ColumnFunction, ColumnFunction]], otherwise: Col
 
 
 def _with_texts(made: ColumnFunction, values: Sequence[ColumnFunction]) -> ColumnFunction:
-    """A function whose values are those of others."""
+    """Return a function whose values are unchanged values of others, with the texts of those."""
     return replace(made, texts=tuple(text for one in values for text in one.texts))
 
 

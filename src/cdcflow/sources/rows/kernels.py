@@ -223,7 +223,7 @@ def json_text(values: Value, path: Sequence[str | int], compiled: CompiledPaths 
     found, left = compiled.texts_at(values, path)
     if left is None:
         return found
-    # Both kernels give NULL where the other one gives a text.
+    # For each document one of the two kernels gives NULL, so the results can be merged.
     where = np.full(len(values), -1)
     where[left] = np.arange(len(left))
     return pc.coalesce(found, _json_text(values.take(pa.array(left)), path).take(pa.array(where, mask=where < 0)))
@@ -234,7 +234,7 @@ def _json_text(values: pa.Array, path: Sequence[str | int]) -> pa.Array:
     once."""
     encoded = values.dictionary_encode()
     try:
-        # A Python object per distinct document, where nothing was compiled or for documents that are rare: Arrow has
+        # This creates a Python object per distinct document, if nothing was compiled and for rare documents: Arrow has
         # no function for a path.
         found = [_at_path(text, path) for text in encoded.dictionary.to_pylist()]
         return pa.array(found, pa.string()).take(encoded.indices)

@@ -52,7 +52,7 @@ _TYPES = {
     pa.timestamp("us"): "timestamp(6)",
     pa.timestamp("us", tz="UTC"): "timestamp(6) with time zone",
 }
-"""What computed columns' types are called, as servers call them; the others as Arrow does."""
+"""The names of computed columns' types, as servers write them. Other types have Arrow's names."""
 
 
 def rows_misfit(table: TableId, why: str, remedy: str) -> TableMisfit:
@@ -112,8 +112,8 @@ class RowRules:
         return pa.RecordBatch.from_arrays(columns, schema=self.table.row_schema)
 
     def found_by_key(self, batch: ChangeBatch) -> tuple[ChangeBatch, int]:
-        """Return a chunk's rows that were read by key as they leave, and how many of them leave as deletes, in addition
-        to deletes that it has already."""
+        """Return a chunk's rows that were read by key, as they leave, and how many of them leave as deletes because of
+        the filter. Deletes that the chunk has already are not counted."""
         if self.where is None:
             return self.changes(batch).batch, 0
         is_read = _is(batch.rows.column(OP), READ)
@@ -134,7 +134,8 @@ class RowRules:
             return LeavingRows(found.batch)
         op, partial = found.batch.rows.column(OP), _bools(unchanged.is_valid())
         if not self._is_by_key:
-            # Any of them may be new in the copy.
+            # Any row for which the filter now holds may be new in the copy, so a row without all columns must be read
+            # again.
             return LeavingRows(found.batch, partial & ~_is(op, DELETE))
         entered = partial & _is(op, INSERT) & _bools(found.batch.rows.column(BEFORE).is_null())
         return LeavingRows(found.batch, entered if found.incomplete is None else entered | found.incomplete)

@@ -37,7 +37,7 @@ cdef object _STRING = pa.string()
 cdef object _empty = np.empty
 
 cdef class Layout:
-    """What is needed of a table shape to decode its rows; created once per shape.
+    """The facts about a table shape that decoding its rows needs; created once per shape.
 
     `kernels` names each column's kernels: for its text, for its binary format, and for a binary array's elements (""
     if it has none). `in_identity`: which columns an old key contains.
@@ -116,7 +116,7 @@ cdef class Layout:
 
 
 def layout(described, kernels, in_identity):
-    """What `changes` and `copied` need of a table shape."""
+    """Return the facts about a table shape that `changes` and `copied` need."""
     return Layout(described, kernels, in_identity)
 
 
@@ -124,7 +124,7 @@ def layout(described, kernels, in_identity):
 
 
 def scan(bytes data, lengths):
-    """Where XLogData messages begin (after their header) and end, their types, and which types occur.
+    """Return where XLogData messages begin (after their header) and end, their types, and which types occur.
 
     A type's bit is its letter less 64; bit 63 represents everything that is not such a letter. None: some messages are
     not XLogData.
@@ -152,10 +152,11 @@ def scan(bytes data, lengths):
 
 
 def transactions(bytes data, start, end, kind):
-    """Begin and Commit messages: their numbers and their content.
+    """Return the Begin and Commit messages: their numbers and their content.
 
     Numbers of Begins and of Commits, xids, end positions, clocks (as sent), and whether all rows, truncates and
-    origins are between a Begin and its Commit. None: they do not alternate, or one has a wrong length.
+    origins are between a Begin and its Commit. None if Begins and Commits do not alternate, or a message has a wrong
+    length.
     """
     cdef const int64_t[::1] starts = start, stops = end
     cdef const uint8_t[::1] kinds = kind
@@ -193,8 +194,8 @@ def transactions(bytes data, start, end, kind):
 
 
 def with_rows(commits, rows_before, numbers):
-    """Of transactions that end at `commits`, those with rows: their numbers, and for each of the `numbers` arrays
-    their entries; then the index after each one's last row."""
+    """Return which of the transactions that end at `commits` have rows: their numbers, their entries in each of the
+    `numbers` arrays, and the index after the last row of each."""
     cdef const int64_t[::1] commit = commits, rows = rows_before
     cdef int64_t count = commit.shape[0], i, found = 0, before = 0
     full, last = _empty(count, _INT64), _empty(count, _INT64)
@@ -357,7 +358,7 @@ cdef bint _same_key(const uint8_t *data, Part *part, int64_t row) noexcept nogil
 
 
 cdef bint _changed(const uint8_t *data, int64_t at, int64_t end, uint8_t letter, Part *part) noexcept nogil:
-    """One row message, beginning at its marker, to one or two rows; False: left to the plain decoder."""
+    """Turn one row message, beginning at its marker, into one or two rows. False: it is left to the plain decoder."""
     cdef int64_t row = part.rows, stride = part.stride
     cdef int column, columns = part.columns
     cdef uint8_t marker
@@ -428,8 +429,9 @@ cdef bint _found(
     const int64_t *more,
     int64_t *rows_before,
 ) noexcept nogil:
-    """Locate the cells of messages a to b, and continue the count of rows in `rows_before`. `of`: each message's part
-    (less than 0: `more` rows that are not in a part). False: a message is left to the plain decoder."""
+    """Locate the cells of messages a to b, and continue the count of rows in `rows_before`. `of`: the part of each
+    message; if it is below 0, the message has `more` rows, which are in no part. Return False if a message is left to
+    the plain decoder."""
     cdef int64_t m, before, rows = rows_before[a]
     cdef Part *one
     for m in range(a, b):
@@ -464,12 +466,13 @@ def changes(
     list truncated,
     int64_t cells_max,
 ):
-    """The rows of Insert, Update and Delete messages, beginning at number `first`, in columns, a part for each shape.
+    """Return the rows of Insert, Update and Delete messages, beginning at number `first`, in columns, a part for each
+    shape.
 
     `shapes`: the current shape of each relation. `replaced`: the shape before these messages of each relation that they
-    describe again; `relations` lists these as (number, relation, shape). `truncated`: the number of rows that a
-    Truncate gives, as (number, rows). At most about `cells_max` cells are processed at once; beyond that a shape has
-    several parts.
+    describe again; `relations` lists these as (number, relation, shape). `truncated`: how many rows each Truncate
+    becomes, as (number, rows). At most about `cells_max` cells are processed at once; beyond that a shape has several
+    parts.
 
     Returns a list of (relation, order of arrival, layout, indices, rows), and the number of rows before each message
     (one entry more than messages). None: left to the plain decoder.
@@ -737,7 +740,7 @@ cdef ArrowArray *_array(Column *column, int64_t count, Block **arena) noexcept n
 
 
 cdef ArrowArray *_given(object array, Block **arena) except NULL:
-    """An array that was not built here."""
+    """Export an array that was not built here."""
     cdef ArrowArray *out = node(arena, 0, 0, 0)
     if out == NULL:
         raise MemoryError

@@ -82,10 +82,10 @@ cdef class Drain:
         free(self._lengths)
 
     def take(self, Py_ssize_t bytes_max, Py_ssize_t messages_max, double linger_s=0):
-        """The messages that have arrived, and those that arrive without a pause, for at most `linger_s`: their bytes
-        (followed by `PAD` zero bytes), their lengths, other messages as pairs of (messages before it, bytes), and why
-        it ended: 1 there may be more, 0 nothing more has arrived yet, -1 the end of the COPY, -2 the connection is
-        broken, -4 a row that is not one message."""
+        """Return the messages that have arrived, and those that keep arriving, for at most `linger_s`: their bytes
+        (followed by `PAD` zero bytes), their lengths, the messages that are not XLogData as pairs of (number of
+        messages before, bytes), and the state: 1 there may be more, 0 nothing more has arrived yet, -1 the end of the
+        COPY, -2 the connection is broken, -4 a row that is not one message."""
         aside = []
         cdef int state
         cdef Py_ssize_t before
@@ -111,8 +111,8 @@ cdef class Drain:
         return data, lengths, aside, state
 
     def take_all(self, int descriptor, Py_ssize_t bytes_max):
-        """Everything up to the end of the COPY, or a bound; waits for the network. Returns the same, without other
-        messages."""
+        """Return the messages up to the end of the COPY, or up to a bound; wait for the network. The result is that of
+        `take`, without the messages that are not XLogData."""
         cdef int state
         cdef pollfd readable
         readable.fd = descriptor

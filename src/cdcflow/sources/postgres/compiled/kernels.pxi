@@ -102,7 +102,7 @@ cdef enum:
     NULL_CELL = -1
     UNCHANGED_CELL = -2
 
-# What was found in a column's cells.
+# Which kinds of cells a column has.
 cdef enum:
     SEEN_TEXT = 1
     SEEN_BINARY = 2
@@ -265,7 +265,7 @@ cdef dict _KERNELS = {}  # by the name in a decoder: code, width of a value
 
 
 cdef Kind kind_of(object name, object arrow):
-    """The conversion of this name to this Arrow type; NONE if it does not exist."""
+    """Return the conversion with this name, to this Arrow type; its code is NONE if it does not exist."""
     cdef Kind kind
     kind.code, kind.width = _KERNELS.get(name, (NONE, 0))
     kind.precision = kind.scale = 0

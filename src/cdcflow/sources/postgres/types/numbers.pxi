@@ -102,8 +102,8 @@ cdef inline bint _int8(Column *column, const uint8_t *data, int64_t a, int64_t b
 
 
 cdef inline bint _float_text(Column *column, const uint8_t *data, int64_t a, int64_t b) noexcept nogil:
-    """Numbers whose digits and power of ten are both exact in the type are one multiplication away, correctly
-    rounded; the C library converts the others, and also rounds correctly."""
+    """If a number's digits and its power of ten are both exact in the type, one multiplication or division gives the
+    correctly rounded result. The C library converts other numbers, and also rounds correctly."""
     cdef int64_t i
     cdef int32_t j, digits, after, power, size
     cdef uint64_t number

@@ -9,7 +9,7 @@ results become texts here.
 A value that occurred shortly before is not computed again: a table of recent rows, by a quick hash of the value, names
 a row whose result is copied if its value is equal. So a column with few different values costs a comparison and a copy
 per row, and one with many different ones nothing that can be measured. A dictionary of all values, which Arrow could
-make, costs half as much as the digests.
+build, would cost half as much as the digests.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
@@ -84,7 +84,7 @@ cdef void begin_recent(Recent *recent, int64_t count) noexcept nogil:
 
 
 cdef inline uint64_t quick_hash(const uint8_t *at, int64_t size) noexcept nogil:
-    """Of all bytes of a value up to 64, and of 9 words of a longer one."""
+    """Return a hash of a value: of all its bytes if it has up to 64, otherwise of 9 words of it."""
     cdef uint64_t word = 0, found = <uint64_t>size
     cdef int64_t step = 8 if size <= 64 else size // 8, place = 0
     while place + 8 <= size:
@@ -102,7 +102,7 @@ cdef inline uint64_t quick_hash(const uint8_t *at, int64_t size) noexcept nogil:
 
 
 cdef inline int64_t row_before(Recent *recent, const Values *values, int64_t row) noexcept nogil:
-    """A row before this one with the same value; -1 if no such row is known. This row then is the known one."""
+    """Return a recent row with the same value as this row. If none is known, return -1 and remember this row."""
     cdef const uint8_t *at = values.data + values.offsets[row]
     cdef int64_t size = values.offsets[row + 1] - values.offsets[row], other
     cdef uint64_t found = quick_hash(at, size) & recent.mask
@@ -156,7 +156,8 @@ cdef class Hmac:
         _begin(&self._outer, padded, 0x5C)
 
     def digests(self, values):
-        """Those of the values of a binary or string array; NULL stays NULL. None: they are more than 2 GiB."""
+        """Return the digests of the values of a binary or string array; NULL stays NULL. None: the digests are more
+        than 2 GiB."""
         cdef int64_t count = len(values), width = self._prefix_size + 2 * DIGEST
         cdef int64_t size = (count - values.null_count) * width
         cdef Values given
@@ -249,7 +250,7 @@ cdef struct Owner:
 
 
 cdef class _Owners:
-    """Keys and prefixes as C has them; as long as this object lives."""
+    """Keys and prefixes as pointers, valid while this object exists."""
 
     cdef object _held
     cdef Owner *all
@@ -274,10 +275,11 @@ cdef class _Owners:
 
 
 def encrypt_values(values, keys, prefixes, bytes nonce, owners=None):
-    """The values of a binary or string array, encrypted by AES-256-GCM-SIV, in base64 after a prefix; NULL stays NULL.
+    """Return the values of a binary or string array, encrypted by AES-256-GCM-SIV, in base64 after a prefix; NULL stays
+    NULL.
 
-    `owners`, int64: for each value the place of its key and of its prefix; None: the first ones. A value whose key is
-    None becomes NULL. None: the plain kernel must do it.
+    `owners`, int64: for each value the index of its key and prefix; None: all values have the first key and prefix. A
+    value whose key is None becomes NULL. Returns None if the plain kernel must do it.
     """
     cdef int64_t count = len(values), i, size, total = 0, size_max = 0
     cdef _Owners known = _Owners(keys, prefixes)

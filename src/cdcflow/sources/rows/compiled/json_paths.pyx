@@ -1,9 +1,10 @@
 # cython: boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
-"""What JSON documents have at a path, as text, without a Python object per document: a scanner over Arrow's buffers.
+"""Finds the value of JSON documents at a path, as text, without a Python object per document: a scanner over Arrow's
+buffers.
 
-Each document is scanned to its end, because a text that is no document must stop the capture. The scanner finds the
-bytes of the value and copies them. It knows one grammar: RFC 8259, of which Python's `json` accepts more. Documents whose
-result is not a copy of bytes in them, or which it does not accept, are left to the plain kernel:
+Each document is scanned to its end, because a text that is not a document must stop the capture. The scanner finds the
+bytes of the value and copies them. It knows one grammar: RFC 8259, of which Python's `json` accepts more. Documents
+whose result is not a copy of bytes in them, or which it does not accept, are left to the plain kernel:
 
 - anything that is not RFC 8259: the plain kernel accepts it (NaN) or refuses it
 - a member whose name has a backslash, on the path: it may be the one that the path names
@@ -51,9 +52,10 @@ cdef struct Step:
     int64_t size  # of the name, or the place
 
 
-# A document while it is scanned, and what is at the path in it.
+# A document while it is scanned, and the value found at the path so far.
 #
-# `inside`: how many containers are open that are part of the value. `copies`: whether they are written as they would be.
+# `inside`: how many open containers are part of the value. `copies`: whether these are written exactly as the plain
+# kernel would write them, so that their bytes can be copied.
 cdef struct Document:
     const uint8_t *end
     const Step *steps
@@ -191,7 +193,7 @@ cdef inline void _copy_text(uint8_t *out, const uint8_t *at, int64_t size, int64
 
 
 cdef inline const uint8_t *_after_digits(const uint8_t *at, const uint8_t *end) noexcept nogil:
-    """NULL: no digit is there."""
+    """Return where the digits at `at` end; NULL if there is no digit."""
     if at >= end or not _CLASS[at[0]] & 4:
         return NULL
     while at < end and _CLASS[at[0]] & 4:
@@ -225,8 +227,8 @@ cdef inline const uint8_t *_after_word(const uint8_t *at, const uint8_t *end) no
 
 
 cdef const uint8_t *_after_value(Document *one, const uint8_t *at, int level) noexcept nogil:
-    """Where the value at `at` ends; NULL: it is left to the plain kernel. `level`: how many steps of the path led here;
-    -1: others did."""
+    """Return where the value at `at` ends; NULL if it is left to the plain kernel. `level`: how many steps of the path
+    led here; -1 if this value is not on the path."""
     cdef const uint8_t *begin = at
     cdef const uint8_t *end = one.end
     cdef bint is_value = level == one.steps_count
@@ -279,7 +281,7 @@ cdef const uint8_t *_after_value(Document *one, const uint8_t *at, int level) no
 
 
 cdef const uint8_t *_after_object(Document *one, const uint8_t *at, int level) noexcept nogil:
-    """The same for an object whose `{` is before `at`."""
+    """As `_after_value`, for an object whose `{` is before `at`."""
     cdef const uint8_t *end = one.end
     cdef const uint8_t *name
     cdef const uint8_t *blank
@@ -343,7 +345,7 @@ cdef const uint8_t *_after_object(Document *one, const uint8_t *at, int level) n
 
 
 cdef const uint8_t *_after_array(Document *one, const uint8_t *at, int level) noexcept nogil:
-    """The same for an array whose `[` is before `at`."""
+    """As `_after_value`, for an array whose `[` is before `at`."""
     cdef const uint8_t *end = one.end
     cdef const uint8_t *blank = at
     cdef int64_t place = -1, number = 0
@@ -394,7 +396,8 @@ cdef struct Text:
 cdef int64_t _scan(
     const Values *documents, const Step *steps, int steps_count, Text *texts, int64_t *left
 ) noexcept nogil:
-    """What each document has at the path; returns the bytes of all. `left`: how many are left to the plain kernel."""
+    """Find the value of each document at the path; return the size of all values. `left`: how many documents are left
+    to the plain kernel."""
     cdef Document one
     cdef const uint8_t *at
     cdef int64_t i, total = 0
@@ -431,10 +434,10 @@ cdef void _copy(const Text *texts, int64_t count, uint8_t *data, int32_t *offset
 
 
 def texts_at(documents, path):
-    """For each document of a string array what it has at a path, as text: NULL if it has nothing there, or null.
+    """Return the value of each document of a string array at a path, as text: NULL if it has no value there, or null.
 
-    The second result: the places of documents that are left to the plain kernel, which are NULL here; None if no
-    document is.
+    The second result has the indices of the documents that are left to the plain kernel, which are NULL in the first;
+    None if no document is.
     """
     cdef int64_t count = len(documents), total, left = 0
     cdef Step steps[STEPS_MAX]
