@@ -257,7 +257,8 @@ def expire(
 
 
 def _with_state(config: Path, rule: ExpiryRule, on: str | None) -> ExpiryRule:
-    """Store the tables' rows at the end of what a rule expires; return the rule for exactly that.
+    """Store all tables' rows at the end of the segments that a rule expires. Return a rule that expires no later
+    segment.
 
     Raises:
         ConfigurationError: not all of them are known there.

@@ -38,7 +38,7 @@ APPLIED = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting in words."""
+    """A setting as texts: its name, the values that it may have, its default, and its meaning."""
 
     name: str
     values: str

@@ -19,7 +19,7 @@ from cdcflow.config.whole import Config
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
 
 _DEPTH = 3
-"""A warehouse has a folder for each schema, which has one for each table, which has those of its files."""
+"""How many levels of folders in a warehouse are checked: those of schemas, of tables, and of the tables' files."""
 _ROOM = (errno.ENOSPC, errno.EDQUOT)
 _RIGHTS = (errno.EACCES, errno.EPERM)
 _NO_FOLDER = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP)

@@ -25,9 +25,10 @@ class Running(Protocol):
         """Begin to work; the predecessor has been stopped."""
 
     def end(self, *, wait: bool) -> None:
-        """End, and with `wait` return only when it has ended.
+        """End the part. With `wait`, return only when it has ended.
 
-        Without `wait`, the request for other settings may be one that this very part answers.
+        Without `wait` it must not wait for requests: the one that replaces this part may be a request that it is
+        answering.
         """
 
 

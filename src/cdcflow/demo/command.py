@@ -164,7 +164,8 @@ def _summary(outcome: DemoOutcome, source: SourceName, table_format: TableFormat
 
 
 def _program(name: str) -> str:
-    """Return how to call a program of this installation: by its name alone only if the shell finds this one."""
+    """Return the command for a program of this installation: its name, if the shell finds this program by it;
+    otherwise its path."""
     ours = Path(sys.executable).parent / name
     found = shutil.which(name)
     if found is not None and Path(found).absolute() == ours.absolute():

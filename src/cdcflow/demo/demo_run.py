@@ -449,7 +449,7 @@ def _state(status: Mapping[str, Any], table: str) -> str:
 
 
 def new_directory(given: Path | None) -> Path:
-    """Return the directory that the demo leaves: a new or an empty one.
+    """Return the directory for the files of the demo, which stay after it. It is created, or must be empty.
 
     Raises:
         ConfigurationError: it is not empty.

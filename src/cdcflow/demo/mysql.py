@@ -159,7 +159,7 @@ def _fill(cursor: pymysql.cursors.Cursor, room: Path, table: str, rows_max: int 
 def _address(url: str, password: str | None) -> dict[str, Any]:
     """pymysql's arguments for the server's address.
 
-    `?ssl_ca=FILE` requires TLS with a certificate signed by that one.
+    `?ssl_ca=FILE` requires TLS, and a certificate that the authority in this file has signed.
     """
     address = urlsplit(url)
     authority = dict(parse_qsl(address.query)).get("ssl_ca")

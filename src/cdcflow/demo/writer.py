@@ -145,7 +145,8 @@ class Workload:
         self._execute(f"UPDATE flights SET remarks = %s WHERE {THIS}", (text, *key))
 
     def change_flight_key(self) -> None:
-        """Give a flight another key; half of the time one whose wide value the log does not repeat."""
+        """Give a flight another key. Half of the time it is a flight with a wide value, which the log does not
+        repeat."""
         keys = self._wide if self._random.random() < 0.5 and self._wide else self._keys
         chosen = self._random.randrange(len(keys))
         when, carrier, _ = keys[chosen]

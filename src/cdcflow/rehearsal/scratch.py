@@ -43,7 +43,8 @@ CAPTURED_WITHIN_S = 60.0
 
 
 class ScratchPipeline:
-    """One pipeline, with everything that it writes in a folder. `close` it; the folder is the caller's."""
+    """One pipeline, with everything that it writes in a folder. Call `close` at the end; the caller removes the
+    folder."""
 
     def __init__(self, config: Config, folder: Path, tables: Collection[TableId]) -> None:
         """`tables`: those that the source will have."""
@@ -58,7 +59,8 @@ class ScratchPipeline:
     # ── running ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self, changes: Callable[[], None]) -> None:
-        """Capture the rows that exist, call `changes`, capture those, and merge everything into the tables.
+        """Capture the rows that exist, call `changes`, capture the changes that it has made, and merge everything
+        into the tables.
 
         Raises:
             CdcflowError: the capture or the merge ends with it.

@@ -48,5 +48,5 @@ def age(seconds: float | None) -> str:
 
 
 def utc_time(clock: int) -> str:
-    """Microseconds since 1970 UTC, as `--as-of` takes them."""
+    """A time, given in microseconds since 1970 UTC, as a text that `--as-of` accepts."""
     return datetime.fromtimestamp(clock // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{clock % 1_000_000:06}Z"

@@ -129,12 +129,12 @@ class SqlSession(Protocol):
     """Runs SQL over temporary views. One thread at a time."""
 
     sorts_each_window: bool
-    """Consecutive windows with the same order each sort again."""
+    """Whether the engine sorts again for each of several windows with the same order."""
 
     takes_by_offset: bool
-    """An aggregate function may return a different value than the one that it was given (DuckDB's `arg_max` over a
-    struct returns 0.0 for -0.0, and the same NaN for every NaN), so the values of a change are looked up by its
-    offset."""
+    """Whether the values of a change are looked up by its offset. This is necessary if an aggregate function may
+    return a different value than the one that it was given: DuckDB's `arg_max` over a struct returns 0.0 for -0.0,
+    and the same NaN for every NaN."""
 
     def read(
         self, what: str, files: Sequence[InputFile], shape: Table, where: str, columns: Sequence[str], *, moved: bool
@@ -424,11 +424,12 @@ class Engine(Protocol):
 
     name: str
     reads_in_place: bool
-    """It reads a log's files in place, also from an object store; otherwise they are fetched to the local disk."""
+    """Whether the engine reads a log's files in place, also from an object store. Otherwise they are fetched to the
+    local disk."""
 
     compacts_concurrently: bool
-    """It can compact tables while a merge runs; otherwise compaction has two steps, and a merge waits for the
-    second one, the commit."""
+    """Whether the engine can compact tables while a merge runs. Otherwise compaction has two steps, and a merge waits
+    for the second one, the commit."""
 
     @property
     def rules(self) -> Format:

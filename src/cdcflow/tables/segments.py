@@ -65,7 +65,8 @@ class Manifests(Sequence[Segment]):
         read: dict[Bounds, Segment] | None = None,
         listed: _Listed | None = None,
     ) -> None:
-        """`read`: manifests that were already read; new ones are added to it. `listed`: the same of their files."""
+        """`read`: the manifests that were read already; each manifest that is read is added. `listed`: likewise, the
+        files of each table in segments."""
         self._layout = layout
         self._log_id = log_id
         self._bounds = tuple(bounds)

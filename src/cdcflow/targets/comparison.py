@@ -172,7 +172,8 @@ class ColumnInType:
 
     @classmethod
     def of(cls, rows: pa.Table, field: pa.Field) -> ColumnInType | None:
-        """None if the target does not return it, or no cast leads from its type to the log's."""
+        """Return a target's column in the log's type. None if the target does not return the column, or if no cast
+        leads from its type to the log's."""
         if field.name not in rows.column_names:
             return None
         column = rows.column(field.name)

@@ -93,8 +93,8 @@ class RehearsedTable:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """The effects of the statements. `derived`: those on derived tables. `cost`: the cost of the tables that are read;
-    `cost_at_most`: including those that may be read."""
+    """The effects of the rehearsed statements. `derived`: those on derived tables. `cost`: the cost of the tables
+    that are read; `cost_at_most`: including those that may be read."""
 
     tables: tuple[RehearsedTable, ...]
     derived: tuple[SettingFinding, ...]

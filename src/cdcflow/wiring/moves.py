@@ -43,7 +43,8 @@ class PlannedMove:
 
 
 def settings_at(config: Config, url: str | None) -> Config:
-    """Return the settings with another `source.url`, which is checked as one in a file; `None`: unchanged."""
+    """Return the settings with this `source.url`, which is checked as if it were in the settings file. `url` `None`:
+    return them unchanged."""
     settings = config.database
     if url is None:
         return config

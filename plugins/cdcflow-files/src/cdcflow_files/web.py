@@ -226,7 +226,7 @@ def _blocks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
 
 
 def _urls(content: bytes, address: str) -> Iterator[str]:
-    """The URLs of a list, one in a line; relative ones begin at the list."""
+    """Yield the URLs in a list, which has one per line. A relative URL is resolved against the URL of the list."""
     try:
         lines = content.decode().splitlines()
     except UnicodeDecodeError:

@@ -38,7 +38,7 @@ Tables = Mapping[str, Mapping[str, Any]]
 
 
 class Noticing:
-    """Compares a status with the previous ones. `tables`: their entries in the log before the daemon began."""
+    """Compares a status with the previous ones. `tables`: the tables' entries in the log before the daemon began."""
 
     def __init__(self, lag_over_s: float, headroom_under: float, tables: Tables) -> None:
         self._lag_over_s = lag_over_s

@@ -202,8 +202,8 @@ class _Gathered:
 
 
 def _together(table: Table, rows: Sequence[ShapeRows]) -> tuple[int, pa.RecordBatch]:
-    """Return the columns of some rows of one shape that are not stored in any of them, as a set, and all columns of the
-    rows as one batch."""
+    """Return some rows of one shape as one batch. Also return, as a set of bits, the columns that the batch lacks,
+    because they are not stored in any of the rows; 0 if the batch has all columns."""
     left_out = rows[0].left_out
     if any(r.left_out != left_out for r in rows):
         whole = pa.Table.from_batches([r.rows for r in rows], table.change_schema)

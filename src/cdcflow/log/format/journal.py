@@ -259,8 +259,8 @@ class Encoder:
         return found
 
     def apart(self, tables: Iterable[Table]) -> dict[Table, RowsEncoder]:
-        """Return encoders for rows of shapes that were introduced. Another thread may use them, and inserts their
-        output between these frames."""
+        """Return an encoder for each of these shapes, which were introduced already. A thread that uses one inserts
+        the frames of rows that it returns between the frames of this object."""
         return {table: RowsEncoder(table, self._shapes[table].number, deflates=False) for table in tables}
 
     def shape(self, table: Table, version: int) -> None:

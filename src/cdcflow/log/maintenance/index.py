@@ -158,7 +158,7 @@ def _made_away(away: AwayLog, given: _Piece) -> _Made:
 def _build_index(layout: Layout, given: _Piece) -> _Made:
     """Return the index of some segments after an offset, up to the first missing one.
 
-    Segments that are indexed in one file are written once.
+    They are merged in memory, so that only one file has to be written.
     """
     group, last_offset = given
     made: list[IndexFile] = []

@@ -196,7 +196,7 @@ def clear_halt(folder: Path) -> None:
 
 
 def of_late(folder: Path) -> list[dict[str, Any]]:
-    """Return the records that wait until the log is open, oldest first."""
+    """Return the records of commands and exits that a daemon still has to write to the log, oldest first."""
     found = (_read(folder / LATE_NAME) or {}).get("traces")
     return [one for one in found if isinstance(one, dict) and one.keys() == _LATE] if isinstance(found, list) else []
 

@@ -67,7 +67,7 @@ def write(
 
 
 def tidy(layout: Layout, layer: FileLayer = OS_LAYER) -> None:
-    """Remove unneeded states: all before the latest one that directly precedes the log's beginning.
+    """Remove the states before the log's first offset, except the latest of them: only that one is needed.
 
     Also remove files that a killed process left.
     """

@@ -209,7 +209,8 @@ def _append(log: KafkaLog, layout: Layout, segment: Segment) -> None:
 
 
 def _groups(headers: pa.Table) -> Iterator[tuple[int, int]]:
-    """Return ranges of transactions that go into one run: of one kind, a large one by itself, each run with a row."""
+    """Split transactions into runs: yield the indexes of the first one and of the one after the last. The
+    transactions of a run are of one kind, and have rows; a large one, or a chunk of a backfill, begins a new run."""
     counts = headers.column("last_offset").to_numpy() - headers.column("first_offset").to_numpy() + 1
     kinds = headers.column("kind").to_pylist()
     begin = rows = 0

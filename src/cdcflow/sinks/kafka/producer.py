@@ -34,7 +34,7 @@ class Sender:
     """A producer for a log's topics, which has the exclusive right to write them after `fence`. Used by one thread at
     a time.
 
-    It connects in the background once it is created. One that must be fast is created some time before `fence`.
+    It connects in the background once it is created. If `fence` must be fast, create the sender some time before.
     """
 
     def __init__(self, topics: Topics) -> None:

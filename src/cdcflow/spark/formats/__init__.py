@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SparkFormat(Protocol):
-    """A format, in Spark."""
+    """A table format, as Spark reads and writes it."""
 
     settings: Mapping[str, str]
     """Settings of a session that writes such tables."""

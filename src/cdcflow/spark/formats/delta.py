@@ -355,8 +355,8 @@ class DeltaTable(StatementTable):
             return self._spark.read.format("delta").option("versionAsOf", version).load(self._path)
 
     def _look_behind_own_commit(self) -> None:
-        """If this object made the latest commit, record it as the one to build on. Another writer's commit is not
-        recorded, so that the next change fails."""
+        """Record the latest commit as the one to build on, if this object made it. Another writer's commit is not
+        recorded, so the next change fails."""
         if self._committed is None:
             return
         newest = self._versions.newest_number()

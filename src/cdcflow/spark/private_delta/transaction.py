@@ -74,8 +74,8 @@ def may_write(spark: SparkSession, snapshot: Any) -> bool:
 
 class DeltaTransaction:
     """One change of the rows of one version of a table. Before it is created, the session must be the thread's active
-    one with its commit settings set (see `formats.delta`), and the version must not have the transaction that these
-    name."""
+    one with its commit settings set (see `formats.delta`), and the version must not have the transaction that the
+    settings name."""
 
     def __init__(self, spark: SparkSession, log: Any, snapshot: Any) -> None:
         """`log` and `snapshot` are Delta's: the table's log, and the version from which the change was computed."""

@@ -571,8 +571,8 @@ class _LineageReader:
     # ── results ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _results(self) -> tuple[ResultItem, ...] | str:
-        """Return the columns of the result; or, if they are not only groups and aggregates that can be added to, the
-        reason."""
+        """Return the columns of the result. If they are not only groups and aggregates that can be added to, return
+        the reason."""
         query = self._query
         if not query["group_expressions"]:
             return "it has no groups"

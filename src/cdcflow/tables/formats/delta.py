@@ -118,8 +118,9 @@ RULES = Format(
 
 
 def retention(keep_s: float, settings: Mapping[str, str], now: float) -> dict[str, str]:
-    """Return the properties that a table still needs so that its files and versions outlive the kept cuts. Delta's log
-    forgets removed files after the time that they set, so a VACUUM could not know about older ones."""
+    """Return the properties that a table still needs so that its files and versions outlive the kept cuts. Delta's
+    log forgets a removed file after the time in these properties, and a later VACUUM would not know when it was
+    removed."""
     wanted = {
         _FILES: max(REMOVED_KEPT_S, 1.25 * keep_s),
         _LOG: max(LOG_KEPT_S, 1.25 * keep_s),

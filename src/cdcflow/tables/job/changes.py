@@ -55,7 +55,7 @@ def last_truncate(session: SqlSession, files: Sequence[InputFile]) -> int:
 
 
 def truncates(session: SqlSession, files: Sequence[InputFile]) -> dict[int, int]:
-    """Return the offset of each truncate in files of one incarnation, and for each offset the index of its span."""
+    """Return the truncates in files of one incarnation: for the offset of each, the index of the span that it is in."""
     spans = spans_of(files)
     found: dict[int, int] = {}
     for shape in {f.shape for f in files if f.ops.get(TRUNCATE)}:

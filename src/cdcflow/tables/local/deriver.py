@@ -191,14 +191,14 @@ class LocalDeriver:
             self._db.forget(named)
 
     def _lineage(self, query: DerivedQuery, new: Mapping[str, InputVersion]) -> Lineage | str:
-        """Return how changes reach the table; as a text, why that cannot be computed."""
+        """Return how changes of the inputs reach the table. If that cannot be computed, return the reason."""
         asked = _shape(query, new)
         if asked not in self._known:
             self._known[asked] = self._read_lineage(query, new)
         return self._known[asked]
 
     def _increments(self, query: DerivedQuery, lineage: Lineage, new: Mapping[str, InputVersion]) -> Increments | str:
-        """Return how the table's rows are computed from the previous ones; as a text, why they cannot be."""
+        """Return how the table's rows are computed from the previous ones. If they cannot be, return the reason."""
         asked = _shape(query, new)
         if asked not in self._continued:
             empty = {one.number: new[one.table].empty(lineage.needed_columns(one.number)) for one in lineage.joined}
@@ -232,7 +232,7 @@ class LocalDeriver:
         stack: ExitStack,
     ) -> tuple[tuple[str, ...], pa.Table, pa.Table] | str:
         """Return the units that the inputs' changes concern (their columns, and their values), and the new rows of
-        these units; as a text, why the table has to be computed as a whole."""
+        these units. If the table has to be computed as a whole, return the reason instead."""
         if old is None:
             return ""
         if query.transform:
@@ -269,8 +269,8 @@ class LocalDeriver:
         stack: ExitStack,
     ) -> tuple[tuple[str, ...], pa.Table, pa.Table] | str:
         """Return the units of the changed rows of a function's input (their columns, and their values), and the rows
-        that the function computes for all rows with these units; as a text, why the table has to be computed as a
-        whole."""
+        that the function computes for all rows with these units. If the table has to be computed as a whole, return
+        the reason instead."""
         ((name, version),) = new.items()
         columns, units = list(version.columns), self._function_units(query, version)
         changes = self._changes({name: columns}, old, new, stack)
@@ -296,8 +296,8 @@ class LocalDeriver:
         new: Mapping[str, InputVersion],
         stack: ExitStack,
     ) -> Changes | str:
-        """Return the rows that each changed input no longer has, and its new ones; as a text, why they are unknown.
-        `columns`: the columns of each input to compare."""
+        """Return the rows that each changed input no longer has, and its new ones; if they are unknown, return the
+        reason. `columns`: the columns of each input to compare."""
         found: dict[str, tuple[pa.Table, pa.Table]] = {}
         for name, version in new.items():
             if version.entry.version == old[name].version and version.entry.id == old[name].id:

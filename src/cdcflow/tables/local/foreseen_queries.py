@@ -30,8 +30,8 @@ Columns = Mapping[str, str]
 def derived_columns(
     queries: Mapping[str, DerivedQuery], tables: Mapping[tuple[str, str], Columns]
 ) -> dict[str, dict[str, str] | str]:
-    """Return the columns of each derived table, if its inputs are these tables (schema, name) with these columns; as a
-    text, why its query fails."""
+    """Return, for each derived table, the columns that it has if its inputs are these tables (schema, name) with
+    these columns. If its query fails, return the reason, as a text, instead of the columns."""
     found: dict[str, dict[str, str] | str] = {}
     shapes = {f"{schema}.{name}": _empty(columns) for (schema, name), columns in tables.items()}
     paths = {f"{schema}.{name}": (schema, name) for schema, name in tables}
@@ -71,8 +71,8 @@ def inputs_of_query(query: DerivedQuery, tables: Mapping[str, tuple[str, str]]) 
 def _columns(
     db: QueryDatabase, query: DerivedQuery, shapes: Mapping[str, pa.Table], paths: Mapping[str, tuple[str, str]]
 ) -> pa.Table | str | None:
-    """Return the result of a query without rows; as a text, why the query fails; `None` if an input is not
-    known yet."""
+    """Return the result of a query over tables without rows. If the query fails, return the reason; `None` if an
+    input is not known yet."""
     names: list[str] = []
     try:
         if query.transform:

@@ -246,7 +246,7 @@ def places_of(ascending: Int64s, keys: Int64s) -> Numbers:
 
 
 def unique_places_of(ascending: Int64s, keys: Int64s) -> Numbers:
-    """Return the same if no two of the values are equal: one search instead of two."""
+    """Return the same as `places_of` for values without repetitions. This takes one search instead of two."""
     if not len(ascending):
         return NONE
     at = np.minimum(np.searchsorted(ascending, keys), len(ascending) - 1)

@@ -68,7 +68,8 @@ class DuckSession:
 
     @cached_property
     def _db(self) -> duckdb.DuckDBPyConnection:
-        """The database: opening it takes longer than what a small merge does without it."""
+        """The database. It is opened when it is first needed, because that takes longer than a small merge that does
+        without it."""
         if self._memory_bytes is None:
             return connect_again()
         self._spill = TemporaryDirectory(prefix="cdcflow-merge-")

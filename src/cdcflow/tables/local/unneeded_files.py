@@ -32,7 +32,7 @@ def may_remove(metadata: TableMetadata) -> bool:
 
 
 def files_of_expired(before: TableMetadata, after: TableMetadata, io: TableIO) -> list[str]:
-    """Return the files that no snapshot of `after` needs, but one did that only `before` has."""
+    """Return the files that were needed only by snapshots which `before` has and `after` has not."""
     kept_ids = {snapshot.snapshot_id for snapshot in after.snapshots}
     gone = [snapshot for snapshot in before.snapshots if snapshot.snapshot_id not in kept_ids]
     if not gone:

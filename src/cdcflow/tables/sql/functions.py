@@ -13,7 +13,7 @@ AGGREGATES = _names(
     " var_samp median"
 )
 ORDERED_AGGREGATES = _names("string_agg array_agg list")
-"""Their result depends on the order of the rows, so they must name one."""
+"""Aggregate functions whose result depends on the order of the rows. A call of one must state an order."""
 
 WINDOWS = _names("row_number rank dense_rank percent_rank cume_dist ntile lag lead first_value last_value nth_value")
 
