@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 
 def merge_logs(configs: Sequence[Path], without: Sequence[str], every: str | None, *, once: bool, json: bool) -> None:
-    """Merge once, or at the requested interval or that of the first settings."""
+    """Merge the logs of these settings files. Without `once`, merge repeatedly: at the interval `every`, or at that
+    of the first settings."""
     settings = _settings_by_name(configs)
     first = next(iter(settings.values()))
     check_writable(warehouse_places(first))

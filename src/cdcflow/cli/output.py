@@ -38,7 +38,7 @@ def _console(file: TextIO) -> Console:
 
 
 def print_json(value: object) -> None:
-    """One JSON document in one line on stdout."""
+    """Print a value as one JSON document, in one line on stdout."""
     typer.echo(json.dumps(value, default=str, ensure_ascii=False))
 
 

@@ -21,7 +21,7 @@ from cdcflow.config.references import SecretReference
 from cdcflow.config.transforms import TransformSettings
 
 PLAIN = ("drop", "null", "mask")
-"""Policies that a plain word names."""
+"""The policies that a single word in the settings selects."""
 
 
 def _parse_first(text: str) -> str:

@@ -131,7 +131,7 @@ class ReplicaTls(Settings):
     cert: Path
     """This side's certificate and the chain below it, in PEM."""
     key: Path | None = None
-    """Its private key, without a passphrase; only the daemon's user may read it. Default: in `cert`."""
+    """The private key of `cert`, without a passphrase; only the daemon's user may read it. Default: in `cert`."""
     ca: Path
     """The certificates of the authority that signed the other side's, in PEM."""
 

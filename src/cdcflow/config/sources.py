@@ -69,7 +69,7 @@ class DayBudgetSettings(Settings):
     rows: int | None = Field(None, gt=0)
     """How many rows are read of the source in a day, at most. Default: no limit."""
     bytes: Bytes | None = None
-    """How many bytes, by the size of rows in memory. Default: no limit."""
+    """How many bytes of rows are read in a day, at most, by their size in memory. Default: no limit."""
     time: Seconds | None = None
     """For how long rows are read in a day, as the sum over all chunks. Default: no limit."""
 

@@ -19,7 +19,7 @@ class DemoLog(Protocol):
 
     name: str
     folder: Path
-    """Where the daemon's control socket is."""
+    """The folder with the daemon's control socket."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *error: object) -> None: ...

@@ -34,7 +34,7 @@ class ReportRegister(Protocol):
     """A place where members publish. Used by one thread."""
 
     name: str
-    """Its name in messages."""
+    """The register's name in messages."""
 
     def publish(self, name: str, content: bytes) -> None:
         """Store a report under this name, replacing the previous one.

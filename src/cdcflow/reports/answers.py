@@ -69,7 +69,7 @@ def _time(value: datetime) -> str:
 
 
 def note_lines(notes: Iterable[str]) -> Iterator[str]:
-    """Texts that state what an answer leaves open."""
+    """Texts that state what an answer does not cover."""
     return (f"note: {note}" for note in notes)
 
 

@@ -85,7 +85,7 @@ class StatementTable(CurrentTable):
         self.sql = sql
         self.location = location
         self.on_close: Callable[[], None] = lambda: None
-        """Called once, when its session is no longer needed."""
+        """A function that is called once, when the table's session is no longer needed."""
         self._check: SparkContractCheck | None = None
 
     @cached_property

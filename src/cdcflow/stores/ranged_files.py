@@ -75,7 +75,7 @@ class RangedFile:
         return memoryview(self._request([(start, end)])[0]).cast("B") if found is None else found
 
     read_buffer = read
-    """Under the name by which pyarrow reads without a copy."""
+    """The name of `read` by which pyarrow reads without a copy."""
 
     def _in_memory(self, start: int, end: int) -> memoryview | None:
         at = bisect.bisect_right(self._held, start, key=lambda part: part[0]) - 1

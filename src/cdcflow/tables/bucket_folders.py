@@ -38,7 +38,7 @@ END_BYTES = 128 << 10
 next reads are planned."""
 
 MEMORY_BYTES = 64 << 20
-"""At most this many bytes stay in memory, the latest used ones."""
+"""The maximum number of bytes that stay in memory. What was used last stays."""
 
 AT_ONCE = 8
 """How many requests for parts of files run at the same time."""

@@ -59,7 +59,7 @@ class WarehouseFolder(ABC):
     """
 
     location: str
-    """Its path or URL."""
+    """The folder's path or URL."""
 
     @property
     @abstractmethod

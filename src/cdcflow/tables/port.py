@@ -126,7 +126,7 @@ class Compacted:
 
 
 class SqlSession(Protocol):
-    """Runs SQL over temporary views. One thread at a time."""
+    """Runs SQL over temporary views. Only one thread may use it at a time."""
 
     sorts_each_window: bool
     """Whether the engine sorts again for each of several windows with the same order."""
@@ -331,7 +331,8 @@ class Cuts(Protocol):
     """The published cuts of a warehouse."""
 
     def drop_torn(self) -> None:
-        """See `CurrentTable.drop_torn`."""
+        """Set aside the latest commits of the table of cuts, if a power cut left them torn (see
+        `CurrentTable.drop_torn`)."""
 
     def newest(self) -> Cut | None:
         """Return the latest published cut; `None` if there is none."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cdcflow.tables.local.attached_tables import AttachReport
 
 DURABLE_WAIT_S = 75.0
-"""How long to wait for the log to store the command."""
+"""How long to wait until the command that records the base is durable in the log."""
 SEAL_WAIT_S = 5.0
 _LOOK_S = 0.1
 

@@ -20,10 +20,10 @@ from cdcflow.wiring.plugged import lacking
 
 FILE_NAME = "lease"
 STORE_WATCHED_EVERY_S = 0.5
-"""Each time is a request to the object store."""
+"""How often a standby reads the lease in an object store. Each time is a request to the store."""
 TOPIC_WATCHED_EVERY_S = 0.2
 ANSWERS_WITHIN_S = 15.0
-"""How long a command waits for the lease."""
+"""How long a command waits for an answer about the lease."""
 
 
 def leadership(config: Config, on_event: OnEvent) -> Leadership | None:

@@ -123,7 +123,7 @@ def _finding_json(one: SettingFinding) -> dict[str, object]:
 # ── statements ──────────────────────────────────────────────────────────────────────────────────────────────
 
 Read = Callable[[Mapping[TableId, Table]], Sequence[StatementPart]]
-"""One statement: what it does to tables with these shapes."""
+"""A function for one statement: it returns what the statement does to tables with these shapes."""
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from cdcflow.wiring.log_budget import budget, budgeted_log
 from cdcflow.wiring.logs import log_id
 
 BUDGET_EVERY_S = 5.0
-"""How often the kept log is measured: the server lists files for that."""
+"""How often the log that the source keeps is measured: not more often, because a server lists files for that."""
 SECOND_LOAD_S = 0.2
 
 

@@ -38,7 +38,7 @@ class TableDoor:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop after the answer that is under way, if the source accepts that one."""
+        """Stop. An answer that is being written is finished, if the source accepts it."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5)

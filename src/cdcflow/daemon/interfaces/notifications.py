@@ -216,7 +216,7 @@ class CutNotifier:
             receiver.wait_until_sent(deadline - time.monotonic())
 
     def end(self) -> None:
-        """Give the last notices some seconds."""
+        """Wait some seconds until the last notices are sent, then stop."""
         deadline = time.monotonic() + LAST_WORD_S
         for receiver in self._receivers:
             receiver.end(max(0.1, deadline - time.monotonic()))

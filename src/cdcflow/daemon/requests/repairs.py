@@ -137,7 +137,8 @@ class Repairs:
         )
 
     def _prove(self, name: str, base: str, found: Sequence[TableReport]) -> bool:
-        """Mark a table as verified that was found equal, in all of its columns."""
+        """Mark a table as verified, if these comparisons found it equal in all of its columns. Return whether it was
+        marked."""
         if not found or any(table.verdict not in ("equal", "equal but for") for table in found):
             self._tell(
                 f"{name} remains unverified: repair the rest, or run `cdcflow backfill {word(name)}` to read all of it",

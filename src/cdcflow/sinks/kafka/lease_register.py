@@ -26,7 +26,8 @@ class TopicRegister:
         self._topics = replace(log, name=f"{log.name}.lease", wait_s=wait_s)
         self._sender: Sender | None = None
         self._prepared: Sender | None = None
-        """Connected while another process holds the lease, so that `add` need not wait for that."""
+        """A sender that is connected in advance, while another process holds the lease, so that `add` need not wait
+        for that."""
         self._reader: PartitionReader | None = None
         self._number = 0
         self._record: tuple[int, bytes] | None = None

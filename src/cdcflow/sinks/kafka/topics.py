@@ -163,7 +163,7 @@ class Admin:
         return len(self._metadata().brokers)
 
     def _all_topics(self) -> dict[str, TopicMetadata]:
-        """All topics."""
+        """Return what the brokers report about every topic, keyed by topic."""
         return self._metadata().topics
 
     def _metadata(self) -> ClusterMetadata:

@@ -24,7 +24,7 @@ SOURCES = frozenset({"BASE_TABLE", "JOIN", "SUBQUERY", "EMPTY", "EXPRESSION_LIST
 _ORDERS = frozenset({"ORDER_MODIFIER", "DISTINCT_MODIFIER", "ORDER_DEFAULT", "ASCENDING", "DESCENDING"})
 _UNORDERED_JOINS = frozenset({"REGULAR", "CROSS", "NATURAL", "DEPENDENT"})
 _CATALOGS = frozenset({"system", "temp", "memory", "information_schema", "pg_catalog"})
-"""Names that DuckDB resolves to its own catalogs and schemas."""
+"""Names of DuckDB's own catalogs and schemas, which no table of a query may have."""
 
 
 def query_of(tree: Node) -> Node:

@@ -43,7 +43,7 @@ CATALOG_CLASSES: Mapping[str, str] = {
 """Iceberg's own classes of catalogs, which `catalog-impl` can name, and their types."""
 
 PLAIN_NAMES = ("hive", "glue")
-"""Types of catalogs that have only names of lower-case letters, digits and `_`."""
+"""The types of catalogs in which a name has lower-case letters, digits and `_` only."""
 
 _OWN_NAMESPACE = "_cdcflow"
 _SMALL_INTEGERS = re.compile(r"\b(tinyint|smallint)\b")

@@ -34,7 +34,7 @@ DERIVED = "derived"
 """The state in a cut of a table that is derived from others."""
 
 EXCLUDED = "derived table "
-"""How the reason of an excluded derived table begins."""
+"""The beginning of the reason for each derived table that is excluded from a cut."""
 
 CONFLICTS_MAX = 5
 """How often a table is computed again after another process committed to it."""

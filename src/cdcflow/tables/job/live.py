@@ -74,7 +74,7 @@ class NewestCut(Protocol):
     """The part of the interface `cdcflow.tables.port.Cuts` that the live view needs."""
 
     def newest(self) -> Cut | None:
-        """See `cdcflow.tables.port.Cuts.newest`."""
+        """Return the latest published cut; `None` if there is none."""
 
 
 class Reader(Protocol[RowsMade]):
@@ -87,7 +87,8 @@ class Reader(Protocol[RowsMade]):
     """What an operator can do about a table that this reader cannot read."""
 
     shows_doubled: bool
-    """See `tables.merge.live.current`: for callers that check a table for errors."""
+    """Whether a key that a table has more than once is shown as often, for callers that check a table for errors (see
+    `tables.merge.live.current`)."""
 
     @property
     def rules(self) -> Format:
@@ -99,7 +100,7 @@ class Reader(Protocol[RowsMade]):
         """Return the table at a path (schema, name); it need not exist."""
 
     def readable_files(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
-        """See `cdcflow.tables.port.Engine.readable_files`."""
+        """Return the files at paths where this reader can read them, for as long as the folder `room` exists."""
 
     def declines(self, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
         """Return why this reader cannot read these changes; `None` if it can."""
@@ -499,7 +500,7 @@ class _Once:
         return self._made
 
     def standing(self, layout: ReduceLayout, changes: str, *, whole: bool = False) -> str:
-        """See `CurrentTable.standing`; this returns all rows."""
+        """Return the name of the view of all rows, as `CurrentTable.standing` does; the arguments are ignored."""
         return self()
 
 

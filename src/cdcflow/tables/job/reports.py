@@ -21,7 +21,7 @@ class MergeProgress:
 
 
 Watch = Callable[[MergeProgress], None]
-"""Called during a merge, from several threads concurrently."""
+"""A function that is called with the progress of a merge, from several threads concurrently."""
 
 
 def ignore_progress(progress: MergeProgress) -> None:

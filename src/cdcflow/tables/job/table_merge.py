@@ -51,7 +51,7 @@ class TableMerge:
         self._range = positions.swept_by(range_, since)
         self._app = positions.app(range_.table)
         self.contract = ContractResult()
-        """What the table's contract found."""
+        """The result of the check of the table's contract, so far."""
 
     @property
     def sweeps(self) -> bool:

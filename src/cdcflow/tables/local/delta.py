@@ -83,7 +83,8 @@ class DeltaTables:
         self._vectors = KnownVectors()
 
     def defer_checkpoints(self) -> DueCheckpoints:
-        """See `Engine.defer_checkpoints`."""
+        """Leave the writing of checkpoints as later work from now on, and return that work (see
+        `Engine.defer_checkpoints`)."""
         self._later = self._later or DueCheckpoints()
         return self._later
 

@@ -148,7 +148,7 @@ class DeltaLog:
         self._place = self._folder.folder("_delta_log")
         self._lock = threading.RLock()
         self.on_checkpoint: Callable[[DeltaLog], None] | None = None
-        """Called when a checkpoint is due, instead of writing it at once."""
+        """A function that is called when a checkpoint is due. `None`: the checkpoint is written at once."""
         self._forget()
 
     def _forget(self) -> None:

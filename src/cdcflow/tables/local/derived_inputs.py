@@ -122,7 +122,7 @@ def _plain(type_: pa.DataType) -> pa.DataType:
 
 
 class _Values:
-    """Values to look for in a column of this type."""
+    """Values that are searched for in a column of this type."""
 
     def __init__(self, values: pa.ChunkedArray, type_: pa.DataType) -> None:
         """Prepare the search. `ascending` gets the values in order if they are whole numbers without NULL."""

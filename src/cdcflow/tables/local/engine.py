@@ -385,7 +385,8 @@ def _only_for_spark() -> Iterator[None]:
 
 
 def of_local(error: Exception) -> Failure | None:
-    """See `cdcflow.tables.port.Engine.failure`."""
+    """Return what an error of this engine means for the table at which it occurred (see
+    `tables.port.Engine.failure`)."""
     if isinstance(error, MemoryError):
         return None
     return of_system(error) or Failure("fault", kinds(error))

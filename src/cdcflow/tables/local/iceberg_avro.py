@@ -122,7 +122,7 @@ class ManifestListWriter(ManifestListWriterV2):
 
 class _WrittenFile(AvroOutputFile[Any]):
     def __init__(self, file: OutputFile, metadata: dict[str, str], writer: Writer, schema: str) -> None:
-        """Its base would make a writer. `schema`: in Avro's words."""
+        """Use a writer that exists already, which the base class would create again. `schema`: as Avro's JSON."""
         self.output_file = file
         self.metadata = metadata
         self.sync_bytes = os.urandom(SYNC_SIZE)

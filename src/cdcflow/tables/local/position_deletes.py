@@ -104,7 +104,7 @@ class Deletes:
         return found
 
     def keep(self, delete: DataFile, listed: Listed) -> None:
-        """Keep what a delete file lists."""
+        """Keep in memory what a delete file lists."""
         for numbers in listed.values():
             numbers.flags.writeable = False
         self._known.keep(_identity(delete), listed, sum(numbers.nbytes for numbers in listed.values()))

@@ -43,7 +43,7 @@ class QueryDatabase:
             self._spill.cleanup()
 
     def parse(self, sql: str) -> Node:
-        """See `tree_of`."""
+        """Return the tree of a text, without running it (see `settings_sql.tree_of`)."""
         return tree_of(self._db, sql)
 
     def render(self, node: Node) -> str:

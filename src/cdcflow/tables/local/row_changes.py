@@ -113,13 +113,13 @@ class RowChanges(Generic[File]):
         self._standing = None
 
     def standing(self, layout: ColumnLayout, changes: str, *, whole: bool = False) -> str:
-        """See `CurrentTable.standing`."""
+        """Load existing rows. Return the name of the table in memory that has them (see `CurrentTable.standing`)."""
         if whole and not isinstance(self._standing, _Whole):
             self._standing = self._stand()
         return self._stand_for(layout, changes, self._table.schema.names).name
 
     def fold(self, folding: statement.Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
-        """See `CurrentTable.fold`."""
+        """Merge a range of changes into the table, in one commit (see `CurrentTable.fold`)."""
         if self._table.has(app, version):
             return
         self._folded = folding.first, app
@@ -190,7 +190,7 @@ class RowChanges(Generic[File]):
         assigned: str = "",
         only: Mapping[str, str] = NO_VALUES,
     ) -> None:
-        """See `CurrentTable.sweep`."""
+        """Remove the rows older than an offset, or mark them as deleted, in one commit (see `CurrentTable.sweep`)."""
         if self._table.has(app, version):
             return
         self._standing = self._stand()

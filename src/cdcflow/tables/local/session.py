@@ -45,7 +45,7 @@ class _UnusedView:
 
     @property
     def query(self) -> str:
-        """Its SQL, with `{}` in place of the rows."""
+        """The view's SQL, with `{}` in place of the rows."""
         return f"SELECT {', '.join(self.columns)} FROM {{}} WHERE {self.where}"  # noqa: S608  see merge
 
 
@@ -159,7 +159,7 @@ class DuckSession:
             self._db.unregister(given)
 
     def parse(self, sql: str) -> Node:
-        """See `tree_of`."""
+        """Return the tree of a text, without running it (see `settings_sql.tree_of`)."""
         return tree_of(self._db, sql)
 
     def in_order(self, rows: pa.Table, columns: Sequence[SortColumn]) -> pa.Table:

@@ -50,7 +50,8 @@ class TableFiles(ABC, Generic[File]):
         self.name = name
         self.bytes_max = bytes_max
         self.memory_bytes: int | None = None
-        """How much memory DuckDB may use for it."""
+        """How much memory DuckDB may use for this table, in a separate database. `None`: it uses the database that
+        sessions share."""
         self.held = HeldFiles()
 
     @cached_property

@@ -37,7 +37,8 @@ class LocalTables(Protocol):
         """Return the table at a path (schema, name)."""
 
     def defer_checkpoints(self) -> Later | None:
-        """See `Engine.defer_checkpoints`."""
+        """Leave the writing of checkpoints as later work from now on, and return that work (see
+        `Engine.defer_checkpoints`)."""
 
     def is_conflict(self, error: BaseException) -> bool:
         """Return whether a commit failed because a concurrent one came first."""
@@ -58,7 +59,7 @@ class FileTable(TableFiles[File], CurrentTable):
 
     @abstractmethod
     def snapshot(self) -> TableSnapshot | None:
-        """See `CurrentTable.snapshot`. All later calls apply to that version."""
+        """Return the table's latest version; `None` if it does not exist. All later calls apply to that version."""
 
     @abstractmethod
     def as_of(self, version: int) -> TableSnapshot | None:
@@ -120,12 +121,12 @@ class FileTable(TableFiles[File], CurrentTable):
         return bool(self.small_files(self.files()))
 
     def compact(self, order: Sequence[SortColumn] = ()) -> Compacted:
-        """Compact one portion (see `file_rewrites`)."""
+        """Compact one portion of the table's files, in one commit (see `file_rewrites`)."""
         done = self.rewrite_portion(order)
         return (None if done is None else self.finish_portion(done)) or Compacted()
 
     def rewrite_portion(self, order: Sequence[SortColumn] = ()) -> RewrittenFiles | None:
-        """See `CurrentTable.rewrite_portion`."""
+        """Rewrite one portion of the table's files, without a commit (see `CurrentTable.rewrite_portion`)."""
         files = self.files()
         small, worn = self._files_to_join(files), sorted(self._worn_files(files))
         self.held.paths = frozenset(self.path_of(files[n]) for n in (*small, *worn))
@@ -139,7 +140,7 @@ class FileTable(TableFiles[File], CurrentTable):
         return done
 
     def finish_portion(self, done: RewrittenFiles) -> Compacted | None:
-        """See `CurrentTable.finish_portion`."""
+        """Commit a rewritten portion, if it still fits the table (see `CurrentTable.finish_portion`)."""
         try:
             if not compaction.finish(self, done):
                 return None

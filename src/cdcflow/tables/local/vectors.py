@@ -55,7 +55,7 @@ class KnownVectors:
         return found
 
     def keep(self, folder: WarehouseFolder, vector: Mapping[str, Any], numbers: Numbers) -> None:
-        """Keep the numbers that a vector has, which is written."""
+        """Keep in memory the numbers in a vector that was just written."""
         numbers.flags.writeable = False
         self._known.keep(_identity(folder, vector), numbers, numbers.nbytes)
 

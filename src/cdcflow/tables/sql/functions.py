@@ -33,10 +33,10 @@ SCALARS = _names(
     " json_extract json_extract_string json_extract_path json_extract_path_text"
     " octet_length isnan isfinite isinf list_value list_contains array_length"
 )
-"""Functions and operators of the values of one row."""
+"""Functions and operators that compute a value from values of one row."""
 
 CLOCKS = _names(
     "current_date current_time current_timestamp localtime localtimestamp now today user current_user session_user"
     " current_role current_schema current_catalog current_database rowid"
 )
-"""Names without brackets that DuckDB takes for a function, or for a row's place, if no column is called so."""
+"""Names without brackets which DuckDB takes for a function or a pseudo-column, unless a column is called so."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from cdcflow.tables.sql.trees import ROW_EXPRESSIONS, Node, nodes_of
 
 _EXPRESSIONS = ROW_EXPRESSIONS | {"WINDOW", "SUBQUERY"}
-"""Expressions that name each column that they read."""
+"""Classes of expressions that name each column which they read."""
 
 _PARTS = frozenset(
     {

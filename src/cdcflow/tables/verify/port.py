@@ -98,7 +98,7 @@ class Gate(Protocol):
         ...
 
     def yield_after(self, seconds: float) -> None:
-        """Pause after a chunk that took this long."""
+        """Pause after a chunk that took `seconds` to read, if reading may take only a share of the time."""
         ...
 
 

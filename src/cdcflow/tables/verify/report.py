@@ -21,7 +21,7 @@ What = Literal["missing", "extra", "different", "doubled"]
 in a table without a key, a different number of times)."""
 
 NOT_THERE_YET = "the copy does not have it yet"
-"""Why a column of the source was not compared."""
+"""The reason why a column of the source was not compared, if the copy will get the column later."""
 
 Row = Mapping[str, object]
 

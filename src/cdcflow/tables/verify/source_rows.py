@@ -27,7 +27,7 @@ CHUNK_S = 0.2
 """The intended duration of reading a chunk."""
 GROWTH = 4.0
 REPLANNED_MAX = 5
-"""How often a table may be rewritten while it is read."""
+"""How often reading a table begins again because the table was rewritten in the meantime."""
 
 TOKEN = Token("verify")
 
