@@ -69,8 +69,8 @@ class FleetRegister(Settings):
 
 
 class FleetMembership(FleetRegister):
-    """This pipeline on the page of a fleet: `cdcflow run`, and `cdcflow merge --every` on other machines, publish what
-    they do ([fleet.md](fleet.md))."""
+    """How this pipeline appears on the page of a fleet: `cdcflow run`, and `cdcflow merge --every` on other machines,
+    publish their state there ([fleet.md](fleet.md))."""
 
     name: PipelineName
     """The pipeline's name on the fleet's page. Its daemon, its standby and its merges have the same one, other

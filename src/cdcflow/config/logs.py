@@ -133,7 +133,7 @@ class ReplicaTls(Settings):
     key: Path | None = None
     """The private key of `cert`, without a passphrase; only the daemon's user may read it. Default: in `cert`."""
     ca: Path
-    """The certificates of the authority that signed the other side's, in PEM."""
+    """The certificates of the authority that signed the other side's certificate, in PEM."""
 
 
 class Replicate(Settings):

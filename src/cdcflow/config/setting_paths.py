@@ -48,7 +48,7 @@ def compose_file(path: Path, what: str = "settings file") -> yaml.Node:
 
 
 def _check_quoted(path: Path, text: str) -> None:
-    """Reject values that YAML parses as tags. It would drop them, or report an error at a different line."""
+    """Reject values that YAML parses as tags: YAML would drop them, or report an error at a different line."""
     try:
         for token in yaml.scan(text, Loader=yaml.SafeLoader):
             if isinstance(token, yaml.TagToken) and token.value[0] != "!!":

@@ -110,7 +110,8 @@ class Backfill(Settings):
     """Changes that are held back for a chunk, at most: if there are more, the chunk is abandoned and a smaller one is
     read."""
     whole_bytes_max: Bytes = 1 << 30
-    """A table without a key is read in one piece, in memory; a larger one fails with an error."""
+    """The maximum size of a table without a key, which is read in one piece, in memory. A larger one fails with an
+    error."""
     hours: str | None = None
     """When backfills and comparisons read the source, such as `22:00-06:00 Europe/Berlin`; several spans with commas
     between ([source-load.md](source-load.md#hours)). Default: at any time."""

@@ -45,7 +45,7 @@ class _Kept:
 
 
 class PendingRows:
-    """Changes of one table that are not indexed yet, in columns. `rows`: the table's own, and `_op`."""
+    """Changes of one table that are not indexed yet, in columns. `rows`: the columns of the table, and `_op`."""
 
     def __init__(self, table: Table, first_offset: int, offsets: npt.NDArray[np.int64], rows: pa.RecordBatch) -> None:
         self.table = table

@@ -80,8 +80,9 @@ class ReadableTarget(TargetTables, Protocol):
     def read(self, table: Table) -> TargetRows:
         """Return the rows that the target has of this table, which has a place there.
 
-        Columns by the names of `table`, in the types of `table.row_schema` or in ones that Arrow casts to them without
-        a loss (texts of dates and of decimal numbers). A column that the target cannot return so is omitted.
+        Columns have their names in `table`. They have the types of `table.row_schema`, or types that Arrow casts to
+        these without a loss (texts of dates and of decimal numbers). A column that the target cannot return like this
+        is omitted.
 
         Raises:
             SinkUnavailable: the target does not answer.

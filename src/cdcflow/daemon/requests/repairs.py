@@ -62,8 +62,8 @@ class Repairs:
         self._tell = tell
 
     def repair(self, tables: Sequence[str], against: Sequence[Against] | None) -> bool:
-        """Repair these tables (empty: all), and return whether all are equal to the source. `against`: None means the
-        tables, and for unverified ones the log.
+        """Repair these tables (empty: all), and return whether all are equal to the source. `against`: the copy to
+        compare; `None`: the tables, and for unverified tables the log.
 
         Raises:
             ConfigurationError: no daemon runs.

@@ -80,7 +80,7 @@ class ObjectStore(ServerProcess):
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start the server, and wait until it answers."""
         for name in (f"buckets/{self._bucket}", "attributes"):
             (self._directory / name).mkdir(parents=True, exist_ok=True)
         access, secret = self._keys

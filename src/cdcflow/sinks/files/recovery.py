@@ -265,7 +265,8 @@ def _as_closed(scanned: Whole) -> Closed:
 
 
 def _journals_without_name(layout: Layout, epoch: Epoch) -> list[Path]:
-    """Return journals that an earlier writer has not named yet: once they are removed it cannot."""
+    """Return journals to which an earlier writer has not given their names yet. It can no longer do so after they
+    were removed."""
     return [path for path in layout.journals.glob("*.tmp") if _number(path.stem.rpartition(".")[2]) <= epoch]
 
 

@@ -167,8 +167,8 @@ class Admin:
         return self._metadata().topics
 
     def _metadata(self) -> ClusterMetadata:
-        """Query the brokers, waiting in steps of a second: a refused client must not wait for brokers that will never
-        answer."""
+        """Query the brokers, in steps of a second: a client that the brokers refuse learns that only between two
+        steps, and must not wait longer."""
         deadline = time.monotonic() + self._wait_s
         while True:
             try:

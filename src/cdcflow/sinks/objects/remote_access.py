@@ -1,7 +1,7 @@
 """Remote access to a bucket, and to a log in a bucket for a process that can reach only the object store.
 
-It can be sent to another process, with the keys to the store in it. No keys are needed if that machine finds some
-itself (environment, role).
+Objects of these classes can be sent to another process. They contain the keys to the store, unless that machine finds
+keys itself (environment, role).
 """
 
 from __future__ import annotations

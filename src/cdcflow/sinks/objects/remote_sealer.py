@@ -3,8 +3,8 @@
     topic ─▶ `Sealer` ─▶ this machine's temporary folder ─▶ segments/<offsets>/<attempt>-<file>     readers ignore it
                                                         └─▶ the manifest, as text, to the caller
 
-It can be sent to another process, with the keys to the store in it. No keys are needed if that machine finds some
-itself (environment, role).
+A `StoreSealer` can be sent to another process. It contains the keys to the store, unless that machine finds keys itself
+(environment, role).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ SMALL_BYTES, MADE_BYTES = 32 << 20, 256 << 20
 """Files below the first size are merged, into files of at most the second size."""
 
 DEAD_SHARE_MAX = 0.33
-"""A file with a larger share of deleted rows is rewritten."""
+"""The share of deleted rows above which a file is rewritten."""
 
 COMPACTED: Mapping[str, str] = {
     "spark.databricks.delta.optimize.minFileSize": str(SMALL_BYTES),

@@ -21,7 +21,7 @@ UPKEEP_WAIT_S = 60.0
 _LOOK_S = 0.05
 
 MERGE, UPKEEP = "merging into", "upkeep of"
-"""What a process does that takes a lease, as the beginning of messages."""
+"""The beginnings of messages about a lease: what the process does that takes it."""
 
 
 def held_by(attempted: str, *, by_upkeep: bool) -> str:

@@ -57,7 +57,7 @@ ROWS_AT_ONCE = 1000
 """How many rows of the table of cuts are in a batch."""
 
 _SAID_ALIKE = ("boolean", "tinyint", "smallint", "int", "bigint", "decimal(", "string")
-"""Types for which Spark and DuckDB read the same value from the source's text of a constant."""
+"""Types for which Spark and DuckDB read the same value from a constant in the source's own text."""
 
 
 class LocalEngine:

@@ -26,10 +26,10 @@ from cdcflow.model.table import OFFSET
 from cdcflow.tables.local.scan import NONE, Int64s, Numbers, ScannedFile, is_among, places_of, unique_places_of
 
 BYTES_MAX = 2 << 30
-"""At most this many bytes of indexes are kept. A file that has no room is read at each merge."""
+"""The maximum size of all indexes. Files for which there is no room left are read at each merge."""
 
 IN_MEMORY_BYTES_MAX = 1 << 20
-"""A larger index is in a temporary file."""
+"""The maximum size of an index in memory. A larger one is in a temporary file."""
 
 MEMORY_BYTES_MAX = 64 << 20
 """At most this many bytes of indexes are kept in memory. The ones that were not used for the longest time are dropped

@@ -18,14 +18,15 @@ SMALL_BYTES, SMALL_FILES_MAX = 4 << 20, 32
 file."""
 
 AGAIN_BYTES_MAX = 64 << 20
-"""At most this many bytes are rewritten at a time."""
+"""The maximum number of bytes of files that one change rewrites."""
 
 TINY_BYTES = 64 << 10
-"""A smaller file is rewritten rather than marked: this costs no more, and leaves one file less to read next time. The
-replaced file stays until maintenance removes it: at 1 MB, a merge of a small table every 30 s left 16 GB a week."""
+"""A file below this size is rewritten instead of marked: this costs no more, and leaves one file less to read next
+time. The replaced file stays until maintenance removes it: at 1 MB, a merge of a small table every 30 s left 16 GB a
+week."""
 
 DEAD_SHARE_MAX = 1 / 3
-"""A file with a larger share of deleted rows is rewritten."""
+"""The share of deleted rows above which a file is rewritten."""
 
 JOINED_BYTES = 32 << 20
 """In maintenance, files below this size are merged if there are several. Spark's maintenance has the same limit."""
@@ -38,11 +39,12 @@ JOINED_MEMORY_MAX = 256 << 20
 """At most this many bytes of the files to merge are held in memory, which also limits the size of the merged file."""
 
 WORN_SHARE_MAX = 1 / 20
-"""In maintenance, a file with a larger share of deleted rows is rewritten. This is Delta's own threshold for OPTIMIZE
-… PURGE (`optimize.maxDeletedRowsRatio`): a reader has to read a file's marks, however few there are."""
+"""The share of deleted rows above which maintenance rewrites a file. This is Delta's own threshold for OPTIMIZE …
+PURGE (`optimize.maxDeletedRowsRatio`): a reader has to read a file's marks, however few there are."""
 
 WORN_BYTES_MAX = 128 << 20
-"""A larger file keeps its marks: a file is held in memory while it is rewritten."""
+"""The maximum size of a file that is rewritten because of its deleted rows: it is held in memory for that. A larger
+file keeps its marks."""
 
 
 @dataclass(frozen=True, slots=True)

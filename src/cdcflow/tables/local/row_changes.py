@@ -105,7 +105,8 @@ class RowChanges(Generic[File]):
         self._table = table
         self._standing: _Whole[File] | _Picked[File] | None = None
         self.check: Callable[[pa.Table, int, str], pa.Table] | None = None
-        """Returns the rows to write of those that a range would write, by its first offset and its transaction."""
+        """A function that returns the rows which the table's contract allows, of those that a range would write. It
+        also gets the range's first offset, and the app of its transaction."""
         self._folded: tuple[int, str] | None = None
 
     def forget(self) -> None:

@@ -57,7 +57,8 @@ class Describe:
 
 @dataclass(frozen=True, slots=True)
 class MissAlso:
-    """In rows that list column `old` as missing, list `new` as missing, too. `listed`: the column with these lists."""
+    """List column `new` as missing, too, in each row that lists `old` as missing. `listed`: the column with these
+    lists."""
 
     old: str
     new: str
@@ -66,7 +67,7 @@ class MissAlso:
 
 @dataclass(frozen=True, slots=True)
 class MissOnly:
-    """In every row, keep only these columns in its list of missing ones. `listed`: the column with these lists."""
+    """Keep only these columns in each row's list of missing columns. `listed`: the column with these lists."""
 
     names: tuple[str, ...]
     listed: str = MISSING
