@@ -49,6 +49,7 @@ def init(
 
 
 def unit() -> str:
-    """The unit's text; it starts the cdcflow in this interpreter's directory."""
+    """Return the text of the systemd unit. It starts the `cdcflow` in the directory of this process's Python
+    interpreter."""
     text = files("cdcflow").joinpath("packaging", UNIT).read_text(encoding="utf-8")
     return text.replace(_PROGRAM, str(Path(sys.executable).parent / "cdcflow"))

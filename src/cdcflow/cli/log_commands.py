@@ -293,7 +293,8 @@ def index(
 ) -> None:
     """Index the keys of what is sealed and not indexed yet.
 
-    So a row is found without reading the log. The daemon does it by itself (log.index). May run while the daemon does.
+    With this index, a row is found without reading the log. The daemon does it by itself (log.index). May run while
+    the daemon does.
     """
     from cdcflow import wiring
     from cdcflow.log.maintenance.index import Indexing

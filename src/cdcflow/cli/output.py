@@ -20,7 +20,7 @@ PIPE_WIDTH = 200
 
 
 def stdout() -> Console:
-    """Created at each use: tests replace sys.stdout."""
+    """Return a console for stdout. It is created at each call, because tests replace sys.stdout."""
     return _console(sys.stdout)
 
 

@@ -50,7 +50,7 @@ def adjust(
 ) -> None:
     """Change the priority or the speed of tables being read.
 
-    It holds until they are read.
+    The change applies until the tables are read.
     """
     changes = {"priority": priority, "rows_per_second_max": rows_per_second_max, "reset": reset or None}
     order({"op": "adjust", "tables": tables, **{k: v for k, v in changes.items() if v is not None}}, config, json)

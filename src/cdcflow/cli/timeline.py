@@ -59,7 +59,7 @@ def timeline(
 
 
 def _moment(text: str, now: float, option: str) -> float:
-    """A time in seconds since 1970, of a text with a time in UTC or an age."""
+    """Return the time, in seconds since 1970, that a text gives: either as a time in UTC or as an age."""
     from cdcflow.log.read.moments import clock_of
 
     try:

@@ -45,7 +45,8 @@ class ServerTls(Settings):
     """The file with the server's certificate and the chain below it, in PEM: the API and the page are HTTPS then. A
     renewed file counts from the next connection, without a restart. Default: plain HTTP."""
     key: Path | None = None
-    """The file with its private key, without a passphrase; only the daemon's user may read it. Default: in `cert`."""
+    """The file with the certificate's private key, without a passphrase; only the daemon's user may read it. Default:
+    the key is in `cert`."""
 
 
 def is_loopback(listen: str) -> bool:

@@ -76,8 +76,8 @@ class FleetMembership(FleetRegister):
     """The pipeline's name on the fleet's page. Its daemon, its standby and its merges have the same one, other
     pipelines have others."""
     every: FleetInterval = 15.0
-    """How often it is published. A member that has published nothing for three times as long, and at least 30 s, is
-    shown as silent."""
+    """How often the state is published. A member that has published nothing for three times as long, and at least 30
+    s, is shown as silent."""
     page: str | None = None
     """The URL of this daemon's own page, for a link from the fleet's. Default: no link."""
 

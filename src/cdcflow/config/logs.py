@@ -99,7 +99,7 @@ class Objects(StoreAccess):
     """The cache of files that are read back; without `log.path`: a separate folder in `~/.cache/cdcflow/objects`.
     Default: `cache` in the log's folder."""
     cache_bytes_max: Bytes = 1 << 30
-    """The maximum size of that cache; a merge that must fetch more proceeds in steps."""
+    """The maximum size of `cache`; a merge that must fetch more proceeds in steps."""
 
     @field_validator("url")
     @classmethod

@@ -19,7 +19,7 @@ from cdcflow.config.sources import PATTERN, MySQL, Postgres
 from cdcflow.config.whole import Config
 
 Models = Mapping[SettingPath, type[Settings]]
-"""Settings models by the place of the settings in the file."""
+"""The settings models, each by the place in the file of the settings that it describes."""
 
 
 def mistake(

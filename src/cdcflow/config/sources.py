@@ -324,7 +324,8 @@ class Tls(Settings):
     cert: Path | None = None
     """The file with the client's certificate, for a user that the server requires one of (`REQUIRE X509`)."""
     key: Path | None = None
-    """The file with its private key, without a passphrase; only the daemon's user may read it. Default: in `cert`."""
+    """The file with the certificate's private key, without a passphrase; only the daemon's user may read it. Default:
+    the key is in `cert`."""
 
     @model_validator(mode="after")
     def _authority(self) -> Tls:

@@ -13,7 +13,7 @@ class TransformSettings(Settings):
     kind: str
     """The kind of the transform, which an installed package brings."""
     columns: tuple[str, ...]
-    """The columns of the table that it gets, by their names at the source."""
+    """The columns that the transform gets, by their names in the table at the source."""
 
     @field_validator("columns")
     @classmethod

@@ -34,7 +34,7 @@ class ActivityComponent:
 
 
 class ActivityThread:
-    """Records in a thread, and once more when the daemon ends."""
+    """Records the daemon's states in a thread, and once more when the daemon ends."""
 
     def __init__(self, config: Config, status: Callable[[], Mapping[str, Any]], every_s: float) -> None:
         self._folder = config.log.folder

@@ -48,7 +48,7 @@ def _work(settings: Any, reports: Reports, stop: threading.Event, news: threadin
 
 
 class MergeLoop:
-    """Merges at most at the interval in the settings, until `stop`. `news` is set when the log has a new segment."""
+    """Merges until `stop`, at most once per interval in the settings. `news` is set when the log has a new segment."""
 
     def __init__(self, settings: Config, reports: Reports, stop: threading.Event, news: threading.Event) -> None:
         from cdcflow.config import FileLog

@@ -156,7 +156,7 @@ class DemoRun:
         )
 
     def _capture(self, source: DemoSource) -> None:
-        """Writer and daemon; the daemon is killed in the middle of the backfill and started again."""
+        """Start the writer and the daemon, kill the daemon in the middle of the backfill, and start it again."""
         self._children.start_writer(source.url)
         self._screen.finish_step("a second process keeps writing multi-table transactions")
         self._children.start_daemon(self._config_path)

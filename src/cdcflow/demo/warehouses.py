@@ -27,7 +27,7 @@ class DemoWarehouse(Protocol):
     def __exit__(self, *error: object) -> None: ...
 
     def settings(self, source: DemoSource) -> list[str]:
-        """Return the parts of the settings below `merge:` that name it."""
+        """Return the parts of the settings below `merge:` that name this warehouse."""
         ...
 
 

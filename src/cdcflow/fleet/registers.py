@@ -70,7 +70,7 @@ def object_name(pipeline: str, kind: Kind, place: str) -> str:
 
 
 class ReportFolder:
-    """A folder, which is created if it is missing."""
+    """The reports in a folder, which is created if it is missing."""
 
     def __init__(self, folder: Path) -> None:
         self.name = str(folder)
@@ -123,7 +123,7 @@ class ReportFolder:
 
 
 class ReportBucket:
-    """A prefix of a bucket. Only reports that have changed are read again."""
+    """The reports below a prefix of a bucket. Only reports that have changed are read again."""
 
     def __init__(self, bucket: Bucket) -> None:
         self.name = bucket.name

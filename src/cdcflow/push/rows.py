@@ -130,7 +130,7 @@ class CollectionRows:
         return None if row is None else {name: row.get(name) for name in shape.properties}
 
     def record_row(self, shape: CollectionShape, key: Key, offset: int, row: Row | None) -> None:
-        """Record that a row was appended at an offset; without `row` it was deleted."""
+        """Record that a row was appended at an offset; `row` None: that it was deleted."""
         self._keep(shape, key, offset, row)
         self._in_log.add(shape.name)
 

@@ -9,7 +9,8 @@ from cdcflow.reports.readable import plain
 
 
 def script(findings: Sequence[Finding]) -> Iterator[str]:
-    """The lines of a SQL script that fixes errors; what warnings propose, and what is no SQL, as comments."""
+    """The lines of a SQL script that fixes errors. Statements that warnings propose, and steps that are not SQL, are
+    comments."""
     yield "-- created by cdcflow doctor; lines with -- are proposed statements, or steps that no statement can do"
     done: set[str] = set()
     after: list[str] = []

@@ -33,8 +33,8 @@ LATER_COLUMNS = ("ids", "states", "left_out", "tags", "logs", "commits")
 `logs` the keys are logs' ids, and the texts are JSON."""
 
 MEMBERS = "members"
-"""A column like `LATER_COLUMNS`, with `CutTable.members` as JSON. Only warehouses have it whose tables get rows under
-routes."""
+"""A column like `LATER_COLUMNS`, with `CutTable.members` as JSON. Only warehouses in which routes give tables their
+rows have it."""
 
 PUBLICATION = "cdcflow/cuts"
 """The app of the transaction that publishes a cut; its version is one more than that of the cut before. So of two

@@ -188,7 +188,7 @@ class ColumnInType:
 
 
 def _which_fit(values: pa.ChunkedArray, arrow: pa.DataType) -> Bools:
-    """Return which values can be cast. One after another only where there are many that cannot."""
+    """Return which values can be cast. Halves that contain a value which cannot be cast are split further."""
     try:
         values.cast(arrow)
     except pa.ArrowInvalid:

@@ -74,7 +74,7 @@ def _without_first_start(found: list[Finding], of_position: list[Finding]) -> li
 
 
 def control_findings(config: Config) -> list[Finding]:
-    """Whether the control table can be used."""
+    """Return a finding about whether the control table can be used; nothing if none is configured."""
     table = control_table(config)
     if table is None:
         return []

@@ -316,7 +316,7 @@ class _SettingsCheck:
         return () if foreseen is None else tuple((c.name, c.type) for c in foreseen.after.columns)
 
     def end_findings(self, table: TableId) -> tuple[SettingFinding, ...]:
-        """Settings that name a table which is no longer captured under its name."""
+        """Return findings about settings that name a table which is no longer captured under its name."""
         name = str(table)
         config = self._config
         named = [

@@ -34,7 +34,7 @@ def ending_of(name: str) -> str:
 
 
 def read_file(path: Path, types: Mapping[str, pa.DataType], dialect: Csv) -> pa.Table:
-    """The content of a file. `types`: of the columns that are known.
+    """The content of a file. `types`: the types of the columns that are known.
 
     Raises:
         Unfit: the content is not of its format, or a value does not fit the type of its column.

@@ -72,8 +72,8 @@ class FilesSettings(SourceSettings):
     """HTTP headers with a secret, such as `{Authorization: "${env:TOKEN}"}`. They are sent to the hosts of `urls` and
     `lists`, but not to other hosts that a list names or a server redirects to."""
     state: Path
-    """The folder of the ledger: which files were read, in which order, and their content, compressed. Outside of
-    `source.folder`."""
+    """The folder of the ledger: which files were read, in which order, and their content, compressed. It must be
+    outside of `source.folder`."""
     poll_every: Seconds = 5.0
     """The pause between two polls. A file in a folder is read when its size and time of change are equal in two
     polls."""
@@ -83,7 +83,7 @@ class FilesSettings(SourceSettings):
     """Types of columns that are not inferred: `{files.orders.amount: "decimal(12,2)"}`."""
     csv: Csv = Csv()
     file_bytes_max: Bytes = 1 << 30
-    """A larger file stops its table: a file is read in one piece."""
+    """The maximum size of a file. A larger one stops its table, because a file is read in one piece."""
 
     @property
     def address(self) -> str:

@@ -72,7 +72,7 @@ class WebFiles:
         return "web"
 
     def items(self) -> Sequence[Item]:
-        """The files that answer, in the order of the settings. One that does not answer stops its table alone.
+        """The files that answer, in the order of the settings. A file that does not answer stops only its own table.
 
         Raises:
             SourceUnavailable: no URL answers.
@@ -216,7 +216,11 @@ def _time(text: str) -> datetime | None:
 
 
 def _blocks(answer: http.client.HTTPResponse) -> Iterator[bytes]:
-    """The content. An answer that ends before its length is not whole."""
+    """Yield the content of an answer.
+
+    Raises:
+        _Refused: the answer ends before its length.
+    """
     left = int(answer.headers.get("Content-Length") or 0)
     while block := answer.read(_BLOCK_BYTES):
         left -= len(block)

@@ -16,7 +16,7 @@ Value = str | int | bool | None
 
 
 class ApiError(Exception):
-    """The daemon refused a request, or did not answer it. The text has what it said, and no token."""
+    """The daemon refused a request, or did not answer it. The message has what the daemon said, never the token."""
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -38,7 +38,7 @@ class Api:
         self._opener = urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=context))
 
     def get(self, path: str, query: Mapping[str, Value | Sequence[str]] | None = None) -> Any:
-        """The answer to a request below /api/v1, from JSON. What is None in `query` is not sent.
+        """The answer to a request below /api/v1, from JSON. A member of `query` is sent only if it has a value.
 
         Raises:
             ApiError: the daemon refuses it, with its reason and remedy, or does not answer.

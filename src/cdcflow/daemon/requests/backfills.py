@@ -18,7 +18,7 @@ def request_backfill(settings: Config, tables: Sequence[str]) -> list[str]:
     """Have the daemon read tables (empty: all) again, and return their names.
 
     Raises:
-        SourceUnavailable: it ended.
+        SourceUnavailable: the daemon ended.
     """
     answer = ask(settings.log.folder, {"op": "backfill", "tables": list(tables)})
     if answer is None:

@@ -66,7 +66,7 @@ def request_settings(settings: Config) -> int:
     """Have the daemon use settings, and return their number.
 
     Raises:
-        SourceUnavailable: it ended.
+        SourceUnavailable: the daemon ended.
     """
     answer = ask(
         settings.log.folder, {"op": "reload", "digest": digest(settings_as_text(settings))}, timeout_s=ANSWER_WITHIN_S
@@ -80,7 +80,7 @@ def wait_for_settings(settings: Config, number: int) -> bool:
     """Wait until the daemon captures with these settings, or will when it is resumed. Return whether it is paused.
 
     Raises:
-        ConfigurationError: it could not, and fell back to the previous ones.
+        ConfigurationError: the daemon could not use them, and fell back to the previous ones.
     """
     deadline = time.monotonic() + TAKEN_WITHIN_S
     while time.monotonic() < deadline:

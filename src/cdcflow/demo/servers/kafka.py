@@ -81,7 +81,7 @@ def is_whole(folder: Path) -> bool:
 
 
 class KafkaBroker(ServerProcess):
-    """A private broker. A context manager: inside it runs, afterwards it is gone.
+    """A private broker. A context manager: the broker runs inside the `with` block, and is gone afterwards.
 
     `settings` add to or replace `SETTINGS`.
 

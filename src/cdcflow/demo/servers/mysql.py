@@ -250,7 +250,8 @@ _TEMPLATES = _Templates()
 
 
 class MySQLServer(ServerProcess):
-    """A private MySQL or MariaDB server. A context manager: inside it runs, afterwards it is gone.
+    """A private MySQL or MariaDB server. A context manager: the server runs inside the `with` block, and is gone
+    afterwards.
 
     `settings` add to or replace `SETTINGS` and `OF_FLAVOR`; an empty value omits one. `installation` is the program
     (None: what `find_installation` finds). The superuser `root` connects from this machine without a password.

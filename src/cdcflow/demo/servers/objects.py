@@ -59,7 +59,8 @@ def command(program: Path, port: int, directory: Path) -> list[str]:
 
 
 class ObjectStore(ServerProcess):
-    """A private store with one bucket, in a directory that stays. A context manager: inside it runs.
+    """A private store with one bucket, in a directory that stays. A context manager: the store runs inside the `with`
+    block.
 
     Raises:
         ConfigurationError: there is no versitygw here.

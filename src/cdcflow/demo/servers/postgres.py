@@ -159,7 +159,8 @@ _TEMPLATES = _Templates()
 
 
 class PostgresServer(ServerProcess):
-    """A private PostgreSQL server. A context manager: inside it runs, afterwards it is gone.
+    """A private PostgreSQL server. A context manager: the server runs inside the `with` block, and is gone
+    afterwards.
 
     `bin_directory` holds `initdb` and `postgres` (None: what `binary_directory` finds). `settings` add to or replace
     `SETTINGS`. Any user on this machine's loopback may connect as superuser.

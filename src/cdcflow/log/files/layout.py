@@ -120,7 +120,7 @@ class Store(Protocol):
         ...
 
     def state_file(self, offset: int, file: SegmentFile) -> Path:
-        """Return a local copy of one file of a state; otherwise as `file`."""
+        """Return a local copy of one file of a state. It may be deleted soon, like the copy from `file`."""
         ...
 
 

@@ -109,7 +109,7 @@ class TableBackfill:
 
     def is_whole(self, begun: int, base: str = "") -> bool:
         """Return whether a table has every row, and no changes of it were lost. The table was folded from offset
-        `begun`, onto the base of the name `base` ("": onto no rows)."""
+        `begun`, onto the base named `base` ("": onto no rows)."""
         return self._has_all(begun, base) and not self.in_doubt
 
     def state_of(self, begun: int, base: str = "") -> str:

@@ -61,8 +61,8 @@ _KIND_OF = {int(kind): kind for kind in FrameKind}
 
 
 class Damaged(Exception):
-    """The error for a frame that is not whole. `reason` is torn (the file ends in it) or checksum. Never leaves this
-    package."""
+    """The error for a frame that is not whole. `reason`: "torn" if the file ends inside the frame, otherwise
+    "checksum". Never leaves this package."""
 
     def __init__(self, at: int, reason: str) -> None:
         super().__init__(f"{reason} at byte {at}")

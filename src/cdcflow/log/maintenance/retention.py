@@ -326,7 +326,7 @@ class LogRetention:
             self._layout.store.forget(bounds)
 
     def _adopt(self, bounds: Bounds, text: bytes) -> None:
-        """Install a compacted segment locally that has reached the store and counts there."""
+        """Install a compacted segment on this machine; it has reached the store already, and counts there."""
         target = self._layout.segment(*bounds)
         temporary = self._layout.segments / f".{target.name}{COMPACTED}"
         self._layer.mkdir(temporary)

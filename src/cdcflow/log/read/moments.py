@@ -286,7 +286,7 @@ def _comparable(positions: Sequence[str], wanted: Place, attempted: str) -> list
 
 
 def without_order(places: Sequence[Place | None], wanted: Place) -> str:
-    """Return why a position cannot be searched among these, which are in the order of the log; "" if it can be."""
+    """Return why a position cannot be searched among these positions, in the order of the log; "" if it can be."""
     known = [place for place in places if place is not None]
     if len(known) < len(places) or any(place[0] != wanted[0] for place in known):
         return "there are positions of another log, or of another kind"

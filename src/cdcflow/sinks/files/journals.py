@@ -85,7 +85,8 @@ class JournalFile:
         self._layer.truncate(self._fd, size)
 
     def drop_behind(self, size: int) -> None:
-        """Drop the bytes after `size`, and the queued records. A closed file is durable, and stays."""
+        """Drop the bytes after `size`, and the queued records. A file that was closed stays unchanged, because it is
+        durable."""
         self.encoder.drop()
         if self._fd >= 0 and not self._is_shared:
             self._layer.truncate(self._fd, size)

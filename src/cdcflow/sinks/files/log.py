@@ -249,7 +249,7 @@ class FileLog:
             self._write()
 
     def cut(self, checkpoint: Checkpoint) -> None:
-        """Everything appended so far may become visible with this checkpoint, once it is synced."""
+        """Record a cut: once it is synced, everything appended so far may become visible, with this checkpoint."""
         self._living()
         self._log_end.cut(checkpoint)
         journal, durable = self._journal, self._durable

@@ -58,9 +58,9 @@ def doctor(topics: Topics, folder: Path | None = None, history: LogLocation | No
 def wrong(
     topics: Topics, partitions: Mapping[str, int], settings: Mapping[str, Mapping[str, str]] | None
 ) -> Iterator[Finding]:
-    """Settings with which a log cannot work.
+    """Yield findings about settings with which a log cannot work.
 
-    `settings` by topic; None: they cannot be read, so only partitions are checked.
+    `settings`: those of each topic; None if they cannot be read, so that only partitions are checked.
     """
     if settings is None:
         for topic, count in partitions.items():

@@ -70,7 +70,8 @@ def is_moving(error: KafkaError) -> bool:
 
 
 def map_error(error: KafkaException, attempted: str, errors: ErrorCallback | None = None) -> CdcflowError:
-    """Return the error to raise instead. It is only for requests whose outcome is known: they had no effect."""
+    """Return the error to raise in place of one of the library. Use this only after requests that certainly had no
+    effect."""
     about: KafkaError = error.args[0]
     heard = errors.refused if errors is not None and errors.refused is not None else None
     if about.code() in _IN_VAIN and heard is None and errors is not None and errors.heard is not None:

@@ -80,7 +80,7 @@ class _Frame:
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A queued beginning of a topic range: it begins where this is sent."""
+    """A queued beginning of a topic range: the range begins where the sender comes to this entry of its queue."""
 
     header: JournalHeader
     newest_xid: int | None
@@ -88,7 +88,7 @@ class _Begun:
 
 @dataclass(frozen=True, slots=True)
 class _Spooled:
-    """Rows that are in a spool; they become frames, like all others, when this is sent."""
+    """Queued rows that are in a spool. They become frames, as all rows do, when the sender comes to this entry."""
 
     path: Path
     attach: AttachedSpool
@@ -241,7 +241,7 @@ class KafkaLog:
         self._log_end.advance(numbered)
 
     def cut(self, checkpoint: Checkpoint) -> None:
-        """Everything appended so far may become visible with this checkpoint, once it is synced."""
+        """Record a cut: once it is synced, everything appended so far may become visible, with this checkpoint."""
         self._living()
         self._log_end.cut(checkpoint)
         self._encoder.cut(checkpoint, 0)
@@ -498,7 +498,7 @@ class KafkaLog:
     def _deleted_topic_error(self) -> InvariantViolated | None:
         """Return an error if a topic was deleted; otherwise None.
 
-        The library waits for it as for a topic that does not exist yet, so the brokers are queried.
+        The brokers are queried, because for the library a deleted topic is one that does not exist yet: it waits.
         """
         with contextlib.suppress(CdcflowError):
             there = Admin(self._topics, self._attempted).partitions()

@@ -173,7 +173,7 @@ class KafkaReader:
                 yield headers_of([record], from_offset, to)
 
     def check(self, *, deep: bool = False, history: LogLocation | None = None) -> CheckReport:
-        """Read the whole log and report what is wrong with it. `history`: what it is sealed into."""
+        """Read the whole log and report what is wrong with it. `history`: where the log is sealed."""
         return check(self._topics, deep=deep, history=history)
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────

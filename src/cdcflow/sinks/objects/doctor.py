@@ -36,7 +36,7 @@ def doctor(bucket: Bucket, layout: Layout, cached: FindCopy) -> list[Finding]:
 
 
 def faults(bucket: Bucket, layout: Layout, cached: FindCopy) -> list[Fault]:
-    """Return what the store has lost although this machine still has it. Reading the log finds what neither has."""
+    """Return what the store has lost and this machine still has. (Reading the log finds what neither has.)"""
     here, _ = missing(bucket, layout, cached)
     return [
         Fault(

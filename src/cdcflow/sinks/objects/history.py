@@ -91,7 +91,8 @@ class StoredHistory(LockedHistory):
             raise
 
     def sealer(self, topic: str, bytes_max: int = SEGMENT_BYTES_MAX) -> StoreSealer:
-        """Return a sealer that uploads the files of the part after the history's end. It contains the current keys."""
+        """Return a sealer that uploads the files of the part after the history's end. The sealer contains the store's
+        current keys."""
         base = Sealer.behind(self.newest, self._manifest, self.layout.root, topic, self._log.log_id, bytes_max)
         return StoreSealer(base, self._bucket.name, self._bucket.address)
 

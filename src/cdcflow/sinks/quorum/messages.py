@@ -47,8 +47,8 @@ class MessageKind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The head of a message. `number`: of a sync (SYNC, DURABLE), a size (TRUNCATE), or the size before the bytes
-    (APPEND)."""
+    """The head of a message. `number`: the number of a sync (SYNC, DURABLE), a file's new size (TRUNCATE), or its
+    size before the bytes (APPEND)."""
 
     kind: MessageKind
     name_bytes: int

@@ -143,7 +143,7 @@ _HEADER_WRITER = construct_writer(META_SCHEMA)
 
 @lru_cache(1)
 def _list_writer() -> tuple[Writer, str]:
-    """Return the writer of lists of manifests, and their schema in Avro's words."""
+    """Return the writer of lists of manifests, and their schema as Avro's JSON."""
     given, written = (MANIFEST_LIST_FILE_SCHEMAS[version] for version in (DEFAULT_READ_VERSION, 2))
     text = json.dumps(AvroSchemaConversion().iceberg_to_avro(written, schema_name=_LISTED))
     return resolve_writer(record_schema=given, file_schema=written), text
