@@ -24,7 +24,7 @@ class CdcflowError(Exception):
     """
 
     section: ClassVar[str] = "unexpected"
-    """The runbook's section for errors of this kind that name none."""
+    """The runbook's section for an error of this kind, unless the error names a more specific one."""
 
     def __init__(self, message: str, *, remedy: str | None = None, runbook: str | None = None) -> None:
         super().__init__(message if remedy is None else f"{message}\n  {remedy}")

@@ -337,8 +337,8 @@ class Capture:
         )
 
     def _check_log_of(self, leadership: Leadership) -> None:
-        """Raise an error if this standby has no log to continue: it would begin a new log, and read all tables
-        again."""
+        """Raise an error if this standby has no log to continue. Otherwise it would begin a new log, and read all
+        tables again."""
         who = leadership.waited_for
         if who is None or leadership.log_is_on_peers:
             return
@@ -469,7 +469,7 @@ class Capture:
             raise self._leadership.loss_error()
 
     def _wait(self, seconds: float) -> None:
-        """Wait, but return early if it is stopped or gets other settings."""
+        """Wait, but return early if the capture is stopped or gets other settings."""
         self._nudged.wait(seconds)
 
     def _pause_s(self, state: tenacity.RetryCallState) -> float:

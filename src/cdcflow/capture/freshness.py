@@ -186,7 +186,7 @@ class Freshness:
         """Record a proof if a mark was seen and everything before it is durable. `held`: a window holds rows back,
         maybe from before the mark.
 
-        `next_cut`: once this cut is durable, everything appended so far is.
+        `next_cut`: once this cut is durable, everything appended so far is durable too.
         """
         canary = self._canary
         if canary is None or not canary.seen:

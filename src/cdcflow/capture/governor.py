@@ -95,7 +95,7 @@ class Governor:
         self._decide()
 
     def use(self, limits: ReadingLimits, open_probe: OpenProbe | None) -> None:
-        """Apply other limits at once. Equal ones change nothing."""
+        """Apply other limits at once. Limits equal to the current ones change nothing."""
         with self._lock:
             self._open_probe = open_probe
             if limits != self._limits:

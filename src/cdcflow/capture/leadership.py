@@ -24,7 +24,7 @@ from cdcflow.errors import CdcflowError, ConfigurationError, LeaseLost
 SLICE_S = 0.2
 """How long the main thread waits at a time: signals are handled in between."""
 REST_S = 5.0
-"""How long a daemon that gave the lease back leaves it to others before it requests it again, if none takes it."""
+"""A daemon that gave the lease back requests it again after this time, unless another daemon has taken it."""
 LOOKED_EVERY_S = 1.0
 """How often a standby finds out who holds the lease."""
 CONFIRMED_WITHIN_S = 10.0
@@ -95,8 +95,9 @@ class Leadership:
         """Wait as the standby until this process holds the lease. Return False if it was stopped first.
 
         Raises:
-            ConfigurationError: the lease's place refuses this process, and has never answered it.
-            SourceUnavailable, SinkUnavailable: the place does not answer, and never has. With `wait` it is tried again.
+            ConfigurationError: the lease's place refuses this process, and has answered no request of it before.
+            SourceUnavailable, SinkUnavailable: the place does not answer, and has answered no request before. With
+            `wait`, the request is repeated instead.
         """
         self._start()
         self._set_active(False)

@@ -31,7 +31,8 @@ UNSEALED_MAX = 16
 A merge reads only what is sealed, and a daemon that is stopped seals the rest first.
 """
 SMALL_BYTES_MAX = 64 << 10
-"""Above this a cut is handed to the syncing thread at once, so that the rest of the turn overlaps with its writing."""
+"""A cut with more bytes than this is passed to the syncing thread at once, so that the disk writes during the rest of
+the turn."""
 
 
 class Recording:

@@ -64,8 +64,7 @@ class Observed:
                 self._spans.window_closed(fields)
 
     def record_append(self, run: Run | SpooledTransaction | HeldRun) -> int:
-        """Count a run that was appended, and return its bytes, so that they need not be added up again: that is
-        slow."""
+        """Count an appended run, and return its size in bytes, which would be slow to compute twice."""
         size = run.bytes
         self._bytes += size
         self._rows[run.kind] += run.rows

@@ -180,7 +180,7 @@ class CommitPace:
         self._threshold: float | None = None
 
     def add_base(self, seconds: float) -> None:
-        """Count a commit that took this long, while nothing was read, nor just before."""
+        """Count a commit that took this long while nothing was read, neither then nor just before."""
         self._base.append(seconds)
         if len(self._base) % 20 == 0 or self._threshold is None:
             self._threshold = self.ratio * percentile(self._base) if self.is_known else None

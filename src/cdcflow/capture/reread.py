@@ -24,8 +24,9 @@ class StoredOrders:
     """The tables still to be read again after a start, stored in a checkpoint's `source` next to the source's own
     state.
 
-    A crash between the checkpoint and the cut that holds the commands loses neither. `history`: `LOST` or `KEPT` after
-    a gap, "" if no history is lost. `reread`: the tables that a backfill reads again because settings changed.
+    So a crash between that checkpoint and the cut that stores the commands loses no request. `history`: `LOST` or
+    `KEPT` after a gap, "" if no history is lost. `reread`: the tables that a backfill reads again because settings
+    changed.
     """
 
     history: str = ""
@@ -80,8 +81,8 @@ def is_kept(known: TableProgress | None) -> bool:
 
 
 def is_comparable(known: TableProgress, table: Table, logged: Table | None) -> bool:
-    """Whether a table at another server can be compared with the rows that the log has: it counts as the same table,
-    with the same columns.
+    """Whether a table at another server can be compared with the rows that the log has: it has the same number
+    (`incarnation`) and the same columns.
 
     `logged`: the shape of its latest rows in the log (None if the log has no rows of it).
     """
@@ -125,7 +126,7 @@ def in_doubt(
 
 
 def is_whole(known: TableProgress) -> bool:
-    """Whether the log has every row of the table, which was read in chunks (not in a single whole one)."""
+    """Whether the log has every row of the table, and the table was not read as a single chunk of kind "whole"."""
     return known.state == "done" and not known.whole and _has_all(known)
 
 

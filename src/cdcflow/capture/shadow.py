@@ -340,7 +340,7 @@ class Shadow:
     def counts(self) -> dict[str, int]:
         """Counts of compared rows, samples that could not be compared, compared row events, and differences.
 
-        A row event is compared with another library's decoding; the differences are of both kinds.
+        A row event is compared with another library's decoding. Differences of rows and of row events are added up.
         """
         with self._lock:
             return dict(self._counts)

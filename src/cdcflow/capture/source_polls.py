@@ -31,7 +31,7 @@ class _Check:
         self._is_waiting = False
 
     def becomes_due(self, now_s: float) -> bool:
-        """Whether it is to run now. It is not due again before `run` has ended and the interval has passed."""
+        """Whether the check is to run now. It is not due again before `run` has ended and the interval has passed."""
         if self._is_waiting:
             self._since_s = now_s
             return False

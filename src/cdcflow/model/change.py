@@ -45,7 +45,7 @@ PARTIAL_KEYS_MAX = 4_000_000
 
 
 class Kind(enum.StrEnum):
-    """Whether a transaction of the log is the source's own or rows that a chunk read."""
+    """Whether a transaction in the log was committed at the source, or holds rows that a chunk read."""
 
     SOURCE = "source"
     READ = "read"
@@ -122,7 +122,7 @@ NO_KEYS = KeySet(pa.table({}))
 
 
 def _as_text(keys: pa.Table, columns: Set[str]) -> pa.Table:
-    """Return the keys with these columns as text."""
+    """Return the keys, with the values of these columns converted to text."""
     schema = pa.schema([pa.field(f.name, pa.string()) if f.name in columns else f for f in keys.schema])
     return keys if schema == keys.schema else keys.cast(schema)
 
@@ -162,7 +162,7 @@ class Run:
 
     @property
     def bytes(self) -> int:
-        """The size of the rows; a slice of a small run counts as much as the whole run."""
+        """The size of the rows in memory, in bytes. A slice of a small run counts with the size of the whole run."""
         return sum(_bytes_of(b.rows) for b in self.batches)
 
     @property
@@ -240,7 +240,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class TableParts:
-    """The sub-transactions in a spool that have rows of one table only, and how many rows these are."""
+    """The sub-transactions in a spool that have rows of this table only, and how many rows they have together."""
 
     numbers: frozenset[int]
     rows: int
@@ -329,9 +329,9 @@ class HeldRows(Protocol):
     def write(self, path: str, first_offset: int, transaction: int, commit_ts: int) -> Callable[[], Mapping[str, Any]]:
         """Start writing these rows to a new Parquet file, in the log's columns, and return at once.
 
-        `first_offset` is the first row's; `transaction` and `commit_ts` (microseconds since 1970 UTC) are the same for
-        all rows. The returned function waits until the file is durable and returns its entry for the manifest
-        (`log.format.segment.SegmentFile`, without table and version).
+        `first_offset` is the offset of the first row; `transaction` and `commit_ts` (microseconds since 1970 UTC) are
+        the same for all rows. The returned function waits until the file is durable and returns its entry for the
+        manifest (`log.format.segment.SegmentFile`, without table and version).
 
         Raises (the returned function):
             SinkUnavailable: the process that had the rows has exited, or could not write them.

@@ -34,11 +34,7 @@ class PartitionField:
 
     @classmethod
     def parse(cls, text: str) -> PartitionField:
-        """Read a setting.
-
-        Raises:
-            ValueError: it is not a column or a transform of a column.
-        """
+        """Parse a setting. Raises: ValueError: the text is not a column or a transform of a column."""
         found = _PARTITION.fullmatch(text.strip())
         if found is None:
             raise ValueError(
@@ -78,11 +74,7 @@ class SortColumn:
 
     @classmethod
     def parse(cls, text: str) -> SortColumn:
-        """Read a setting.
-
-        Raises:
-            ValueError: it is not a column.
-        """
+        """Parse a setting. Raises: ValueError: the text is not a column."""
         found = _SORT.fullmatch(text.strip())
         if found is None:
             raise ValueError(
@@ -114,7 +106,7 @@ class FileLayout:
         return tuple(dict.fromkeys([*partitions, *order]))
 
     def with_names(self, names: Mapping[str, str]) -> FileLayout:
-        """Return the same layout where columns have other names."""
+        """Return the same layout for a table whose columns have other names. `names`: the new names by the old ones."""
         return FileLayout(
             tuple(replace(one, column=names.get(one.column, one.column)) for one in self.partitions),
             tuple(replace(one, column=names.get(one.column, one.column)) for one in self.order),

@@ -62,7 +62,7 @@ def _is_within(minute: int, first: int, end: int) -> bool:
 def parse_hours(text: str, zone_of: Callable[[str], tzinfo]) -> ReadingHours:
     """Parse the hours in a text: `22:00-06:00 Europe/Berlin`, or several spans with commas between.
 
-    `zone_of` returns the time zone of a name, or raises ValueError. Raises ValueError for anything else, too.
+    `zone_of` returns the time zone of a name, or raises ValueError. Raises ValueError if the text has another form.
     """
     spans, _, zone = text.strip().rpartition(" ")
     if not spans or _SPAN.search(zone):

@@ -17,9 +17,9 @@ GAUGES: tuple[Gauge, ...] = ("replica_lag", "log_budget_used", "lock_waits", "hi
 class LoadLimits:
     """The limits of the gauges of a source. A gauge without a limit (`None`) is not measured.
 
-    `commit_latency_ratio`: how many times as long as without reading the slowest of a hundred commits may take;
-    `replica_lag` in seconds, `log_budget_used` and `cpu_used` from 0 to 1, `lock_waits` in sessions,
-    `history_list_length` in transactions.
+    `commit_latency_ratio`: the limit on how long the slowest of a hundred commits takes while rows are read, as a
+    multiple of its time without reading; `replica_lag` in seconds, `log_budget_used` and `cpu_used` from 0 to 1,
+    `lock_waits` in sessions, `history_list_length` in transactions.
     """
 
     commit_latency_ratio: float | None = None
@@ -77,7 +77,7 @@ class DayUse:
     seconds: float = 0.0
 
     def __add__(self, more: DayUse) -> DayUse:
-        """Return the total of both, if they are of one day; otherwise the one of the later day."""
+        """Return the total of both, if they are of one day; otherwise the use of the later day."""
         if self.day != more.day:
             return more
         return DayUse(self.day, self.rows + more.rows, self.bytes + more.bytes, self.seconds + more.seconds)

@@ -70,9 +70,9 @@ def place_in_store(url: str) -> StorePlace | None:
 class StoreAddress:
     """How a bucket is reached. Without keys a client uses its own way of finding credentials.
 
-    `endpoint`: a URL; None: the cloud's own endpoint. `access_key`, `secret_key`: of S3; of Azure the storage account
-    and its key; of Google Cloud Storage only the second, the JSON of a service account's key. `session_token`: belongs
-    to temporary keys of S3.
+    `endpoint`: a URL; None: the cloud's own endpoint. `access_key`, `secret_key`: for S3 its two keys; for Azure the
+    storage account and its key; for Google Cloud Storage only `secret_key`, the JSON of a service account's key.
+    `session_token`: the token of temporary keys of S3.
     """
 
     bucket: str
@@ -89,7 +89,8 @@ class StoreAddress:
         return cls(place.bucket, place.endpoint, access_key=place.account, kind=place.kind)
 
     def for_place(self, place: StorePlace) -> StoreAddress:
-        """Return the address of another bucket in the same store; by its URL alone if it is in another store."""
+        """Return the address of another bucket in the same store. If the bucket is in another store, return the address
+        that its URL alone gives."""
         if place.kind != self.kind or place.account not in (None, self.access_key):
             return self.of_place(place)
         return replace(self, bucket=place.bucket)

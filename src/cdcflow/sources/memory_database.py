@@ -290,7 +290,7 @@ class MemoryDatabase:
         """Return the table, once no session has locked it.
 
         Raises:
-            SourceUnavailable: it is gone, or the caller was closed while it waited.
+            SourceUnavailable: the table is gone, or the caller was closed while it waited.
             ConfigurationError: SELECT is not granted.
         """
         while table in self.locked and not is_closed():

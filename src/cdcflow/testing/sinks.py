@@ -65,7 +65,7 @@ class Place(Protocol):
     """A place where a log is stored."""
 
     def open(self) -> OpenedLog:
-        """Open it for writing, as a new process would."""
+        """Open the log for writing, as a new process would."""
         ...
 
     def crash(self, log: OpenedLog) -> None:
@@ -171,7 +171,7 @@ class SinkContract:
     """The tests that every sink must pass."""
 
     def test_rows_are_read_as_appended(self, place: Place) -> None:
-        """Every value, of every kind of type, with the order key: the log is the only copy that the warehouse sees."""
+        """Values of every type must be read unchanged and in order, because the warehouse sees only the log."""
         old = {"id": 4, "price": Decimal("1.00"), "tags": ["old", None], "picture": b"\0\xff"}
         product = {
             "id": 4,
@@ -289,7 +289,7 @@ class SinkContract:
         "wrong", ["offset ahead", "offset behind", "transaction ahead", "clock short", "clock back", "index"]
     )
     def test_numbers_with_gaps_are_refused(self, place: Place, wrong: str) -> None:
-        """A gap in the log is a change that no reader will ever see; better no log than that one."""
+        """A gap in the numbers would be a change that no reader ever sees, so the log must refuse it."""
         log = place.open()
         Writer.of(log).put(orders(1, 2))
         at = log.checkpoint

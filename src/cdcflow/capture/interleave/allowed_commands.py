@@ -21,7 +21,8 @@ from cdcflow.capture.interleave.progress import Gap, Progress, TableProgress
 from cdcflow.model.table import TableId
 
 REREAD_BYTES_MAX = 1 << 20
-"""Keys that are requested and not yet read are in every checkpoint: at most this many bytes per table."""
+"""The most bytes of keys per table that may be requested and not yet read, because every checkpoint contains these
+keys."""
 
 TableOrder = Backfill | Pause | Resume | Cancel | Adjust | Reread | Repair | Proven | Attach
 

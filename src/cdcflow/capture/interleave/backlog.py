@@ -181,7 +181,8 @@ class Backlog:
     def keep_version(self, version: RowVersion) -> bool:
         """Record the row version at which the rows read so far are right; later versions are compared with it.
 
-        Return true if nothing was read yet and the table must not be planned before the stream has reached this point.
+        Return true if nothing was read yet, so that the table must not be planned before a mark written now has
+        arrived.
         """
         known, work = self.progress.tables[version.table], self.work[version.table]
         if known.plan is not None or known.state == "done":

@@ -97,8 +97,8 @@ class ChunkChoice:
         return np.unique(np.concatenate([v.hidden(work.planned_after) for v in planned.visibilities]))
 
     def accept_plan(self, planned: Planned) -> Literal["taken", "late", "moved"]:
-        """Accept a plan, and return "taken"; "late" if it is too late, "moved" if the row version differs from the one
-        known before `since`.
+        """Accept a plan, and return "taken". Return "late" if the table no longer waits for this plan, and "moved" if
+        the row version differs from the one known before `since`.
 
         After "moved" the table must be planned again, with a `since` taken once the stream has reached this point.
 
@@ -237,7 +237,7 @@ class ChunkChoice:
         self._backlog.set(read.chunk.table, replace(known, size=max(1, int(size))))
 
     def read_less(self, table: TableId) -> None:
-        """Halve the next chunk of a table."""
+        """Halve the size of the next chunk of a table."""
         known, work = self._backlog.progress.tables[table], self._backlog.work[table]
         if known.exhausted:
             work.keys_max = max(1, work.keys_max // 2)

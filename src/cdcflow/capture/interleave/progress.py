@@ -32,7 +32,7 @@ State = Literal["waiting", "reading", "done", "paused", "cancelled", "failed", "
 
 @dataclass(frozen=True, slots=True)
 class RepairOrder:
-    """A request to repair rows of a table that is not finished.
+    """An unfinished request to repair rows of a table.
 
     `number` is the number of the repair in the log's record; `keys` are the keys still to be repaired, as
     `KeySet.to_text`; for `known_until` see `Repair`.
@@ -54,8 +54,8 @@ class Gap:
     changes cannot leave the source: the log lacks them until the table is read again. `offset` is the log's next offset
     when the gap was recorded, `generation` the table's generation, `epoch` the epoch of the capture that took the new
     position. `proven`: the position through which a comparison that began after the gap found the table equal to its
-    source; `until`: the log's next offset when that was recorded. Until a comparison has, both are None and the table
-    is unverified.
+    source; `until`: the log's next offset when that was recorded. Until a comparison has found that, both are None and
+    the table is unverified.
 
     `base`: names the table's base, if its rows were loaded another way and are not in the log at all ("": the log has
     them). With a base, `before` is "": it is unknown since when changes are missing in those rows.

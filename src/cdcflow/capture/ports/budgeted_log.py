@@ -21,7 +21,7 @@ class BudgetedLog(Protocol):
     """The log that a source keeps for one capture. Used by one thread; connects at the first query.
 
     Every method raises SourceUnavailable if the server does not answer, and ConfigurationError or RightMissing, with
-    the remedy, if it must not be queried or changed.
+    the remedy, if cdcflow's user may not query or change it.
     """
 
     def measure(self) -> KeptLog:

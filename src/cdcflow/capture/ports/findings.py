@@ -19,8 +19,8 @@ class Remedy:
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One result of `doctor`: `level` is ok, warning or error; `remedy` is the exact SQL or setting that fixes it,
-    `sql` its bare statements and `then` the step that must follow them (see `Remedy`). `at_first_start`: about an
-    object that the first start of a log creates, so of no interest afterwards."""
+    `sql` its bare statements and `then` the step that must follow them (see `Remedy`). `at_first_start`: the finding is
+    about an object that the first start of a log creates, so it is of no interest afterwards."""
 
     level: Literal["ok", "warning", "error"]
     subject: str

@@ -86,8 +86,8 @@ class Log(Protocol):
     def transactions_back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
         """Return the source's latest transactions, oldest first: `number`, `position`, `xid` and `commit_ts` of each.
 
-        They reach back to one for whose position `is_enough` is true, to the log's beginning, or to where the log has
-        expired. May return more than requested.
+        They reach back to a transaction for whose position `is_enough` is true, to the log's beginning, or to where the
+        log has expired. May return more than requested.
         """
         ...
 

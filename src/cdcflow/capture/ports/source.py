@@ -82,7 +82,7 @@ class SourceHistory(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TablesToReread:
-    """Captured tables with values in the log that other settings than the current ones produced.
+    """Captured tables with values in the log that were produced under other settings than the current ones.
 
     `tables`: the log's rows differ from what the current settings would produce; the caller reads these tables again.
     `retried`: tables to read again only if their backfill failed, since it may succeed now.
@@ -137,7 +137,8 @@ class Source(Protocol):
         `position` and `source`; otherwise the existing position is checked to be complete and still this log's.
 
         `accept_history_loss`: an operator accepts that changes are missing. The source then always begins at a new
-        position, and reports it (`Prepared.history`); without it, it only does after a release that its settings allow.
+        position, and reports it (`Prepared.history`); without it, the source begins at a new position only after a
+        release that its settings allow.
 
         Raises:
             HistoryLost: the source no longer has its log since `checkpoint.position`.
@@ -335,7 +336,7 @@ class Collated(Protocol):
     """A source whose columns may have collations under which different texts are equal."""
 
     def loose_collations(self) -> Mapping[TableId, Mapping[str, str]]:
-        """By tables and columns of text the names of such collations; tables without one may be missing.
+        """Return the names of such collations, by table and column. Tables without such columns may be missing.
 
         Raises:
             SourceUnavailable, ConfigurationError: the server cannot be queried.

@@ -95,7 +95,7 @@ class Cells:
 
     @property
     def mask(self) -> Bools | None:
-        """Which values are NULL, as pyarrow expects a mask; None if none is."""
+        """Which values are NULL, as pyarrow expects a mask; None if no value is NULL."""
         return None if self.valid is None else ~self.valid
 
     def where(self, rows: Bools) -> Cells:
@@ -119,8 +119,8 @@ class Cells:
         return np.ones(len(self), np.bool_) if self.valid is None else self.valid
 
     def matrix(self, width: int) -> Bytes:
-        """Return the first `width` bytes of each value (at most `PAD`). Beyond a value's end the bytes are not the
-        value's."""
+        """Return the first `width` bytes of each value (at most `PAD`). If a value is shorter, the bytes after its end
+        are arbitrary."""
         offsets = self.start[:, None] + np.arange(width)
         return np.take(self.buffer.bytes, offsets)
 

@@ -141,8 +141,8 @@ class DigestingTable(OpenTable[P, R_co], Protocol[P, R_co]):
         ...
 
     def sums(self, part: P, buckets: Buckets) -> R_co:
-        """Have the server add up a part's rows. The batches of the result are sums (`ports.ChunkSums`), and it never
-        ends early."""
+        """Have the server add up a part's rows. The batches of the result are sums (`ports.ChunkSums`), and the part
+        never ends early."""
         ...
 
     def read_among(self, part: P, buckets: Buckets) -> Callable[[], R_co]:
@@ -213,7 +213,7 @@ class ChunkDialect(Protocol[C_contra, P, R]):
 
 @dataclass(frozen=True, slots=True)
 class _Taken(Generic[R]):
-    """A range chunk whose parts were read. `snapshot`: the first part's."""
+    """A range chunk whose parts were read. `snapshot`: the snapshot of the first part."""
 
     chunk: Chunk
     snapshot: Snapshot
@@ -540,7 +540,7 @@ def _parts_of_chunk(table: TableId, found: Sequence[R]) -> list[R]:
     """Return the parts that make up one chunk, in order: parts after one that ended early do not belong to it.
 
     Raises:
-        SourceUnavailable: the table was altered between two of them; no row of it may be used.
+        SourceUnavailable: the table was altered between two parts, so no row of the chunk may be used.
     """
     ended = next((i for i, part in enumerate(found) if not part.is_whole), len(found) - 1)
     kept = list(found[: ended + 1])
@@ -553,7 +553,7 @@ def _as_in(shape: Table, keys: KeySet) -> pa.Table:
     """Return the keys with the types of the table's columns.
 
     Raises:
-        Rewritten: they are no longer keys of this table.
+        Rewritten: the keys no longer fit the table's key.
     """
     if set(keys.keys.column_names) != set(shape.key):
         raise Rewritten
@@ -574,8 +574,8 @@ def settle(futures: Sequence[Future[Any]]) -> None:
 
 
 class OwnPartReader:
-    """Implements `cdcflow.capture.ports.part_readers.PartReader` on chunks. `close` closes the connections that they
-    use."""
+    """Implements `cdcflow.capture.ports.part_readers.PartReader` on chunks. `close` closes the connections that the
+    chunks use."""
 
     def __init__(self, chunks: Chunks[Any, Any, Any], close: Callable[[], None]) -> None:
         self._chunks = chunks

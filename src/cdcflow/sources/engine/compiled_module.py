@@ -10,8 +10,8 @@ def compiled_module(name: str) -> ModuleType | None:
     """Return the compiled module of this name; None if it was not built.
 
     Raises:
-        ImportError: it was built from other sources, and imports a module that these no longer have. Running the plain
-            decoder instead would make a capture slow, and nothing would show the reason.
+        ImportError: the module was built from other sources, and imports a module that no longer exists. Running the
+            plain decoder instead would make a capture slow, and nothing would show the reason.
     """
     try:
         return importlib.import_module(name)

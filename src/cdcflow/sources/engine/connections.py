@@ -42,7 +42,7 @@ class Connector(ABC, Generic[C]):
 
     @property
     def machine(self) -> str:
-        """The machine on which loopback and socket paths of the address are, for messages."""
+        """A text for messages: the machine that loopback addresses and socket paths refer to."""
         return "on this machine" if self._tunnel is None else f"on the SSH server {self._tunnel.ssh}"
 
     @abstractmethod

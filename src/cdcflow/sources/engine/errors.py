@@ -10,7 +10,7 @@ SET_PASSWORD = "set source.password: ${env:NAME} or ${file:path}"  # noqa: S105 
 
 
 class PasswordRefused(SourceUnavailable):
-    """The server refuses the password. It may be in the middle of a rotation."""
+    """The server refuses the password, which may be in the middle of a rotation."""
 
     section = "login-refused"
 

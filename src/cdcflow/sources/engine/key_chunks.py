@@ -34,10 +34,10 @@ from cdcflow.sources.engine.table_key import Literals
 
 FIRST_ROWS = 20_000
 ROWS_MIN = 1000
-"""A chunk's fixed cost (snapshot, catalog) is many times the cost of this many rows: smaller chunks would nearly stop a
-backfill on a busy table, and shorten no wait."""
+"""The least number of rows of a chunk. A chunk's fixed cost (snapshot, catalog) is many times the cost of this many
+rows: smaller chunks would nearly stop a backfill on a busy table, and shorten no wait."""
 PART_ROWS_MIN = 10_000
-"""Below this a second connection costs more than it saves."""
+"""The least number of rows of a part: with fewer, a second connection costs more than it saves."""
 CHUNK_BYTES_MAX = 64 << 20
 """A chunk ends early at this size, however many rows it may have: rows may be large."""
 

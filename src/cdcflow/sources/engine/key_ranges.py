@@ -173,8 +173,8 @@ class OrderedTable(ABC, Generic[C, F]):
     def split_to_end(
         self, after: Literals | None, bound: Literals, sizes: Sequence[int], bytes_max: int
     ) -> list[KeyRange]:
-        """Split rows into parts like `split`, but no part ends by the number of its rows: the last one also ends at a
-        known key."""
+        """Split rows into parts like `split`, except that the last part, too, ends at a known key and not after a
+        number of rows."""
         parts: list[KeyRange] = []
         each = bytes_max // len(sizes)
         for size in sizes:

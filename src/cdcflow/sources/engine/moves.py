@@ -31,7 +31,7 @@ def check_tables(
     """Check that a server has the tables that the log captures, as far as the settings still select them.
 
     Raises:
-        ConfigurationError: it has none of them, or lacks some.
+        ConfigurationError: the server lacks some or all of these tables.
     """
     required = {table for table in captured if selects(table)}
     missing = sorted(required - set(selected))

@@ -54,7 +54,7 @@ class NumberedTables(Generic[M]):
         has in them.
 
         Raises:
-            InvariantViolated: the number has no meaning in the first of them.
+            InvariantViolated: the number has no meaning yet in the first of these messages.
         """
         found = self.meanings(number)
         bounds = np.searchsorted(messages, [since for since, _ in found]).tolist()

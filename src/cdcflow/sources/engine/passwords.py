@@ -25,7 +25,7 @@ from cdcflow.config import PasswordCommand, secret
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 
 OUTPUT_BYTES_MAX = 1 << 16
-"""Tokens have up to some thousand bytes."""
+"""The most bytes that a command may print: tokens have up to some thousand."""
 
 
 Secret = Callable[[], str | None]
@@ -126,8 +126,8 @@ def _run(settings: PasswordCommand) -> str:
 
 
 class _Output:
-    """The output of a process. It never waits longer than a deadline: a child of that process may still hold
-    the pipe."""
+    """The output of a process. Reading never lasts beyond a deadline, because a child of the process may keep the pipe
+    open."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdout is not None  # noqa: S101  it is a pipe

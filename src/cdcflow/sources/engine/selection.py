@@ -245,7 +245,7 @@ _RESERVED = frozenset(name.lower() for name in (*LOG_COLUMNS, *MERGE_COLUMNS))
 
 
 def unfit_columns(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the columns whose names nothing downstream could distinguish from others, each with the reason.
+    """Return the columns whose names readers of the log could not distinguish from other names, each with the reason.
 
     The log adds its own columns to every row, and the merged tables add more; both, and every SQL engine that reads
     them, treat names that differ only in case as equal.

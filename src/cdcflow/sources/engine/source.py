@@ -85,7 +85,7 @@ class Begun(Generic[S, E]):
 
 class SqlSource(ABC, Generic[C, S, E]):
     """Implements the parts of `cdcflow.ports.Source` that do not depend on the server. `session` is for small queries.
-    It and `connector` connect when a method needs it, not before, and are closed with the source."""
+    `session` and `connector` connect only when a method needs them, and are closed with the source."""
 
     def __init__(self, connector: Connector[C], session: Session[C]) -> None:
         self._connector = connector
@@ -146,10 +146,10 @@ class SqlSource(ABC, Generic[C, S, E]):
     @abstractmethod
     def _check_continues(self, before: S, position: Position, newest: Callable[[], Checkpoint], log_id: str) -> str:
         """Check that the server has everything since a position, or since that of the `newest` checkpoint. Return the
-        text of a finding that it has.
+        text of the finding that nothing is missing.
 
         Raises:
-            HistoryLost, ConfigurationError: it does not.
+            HistoryLost, ConfigurationError: the server lacks something, or is not the log's.
         """
 
     @abstractmethod

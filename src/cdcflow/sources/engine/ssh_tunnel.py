@@ -36,12 +36,13 @@ from cdcflow.errors import CdcflowError, ConfigurationError, RightMissing, Sourc
 
 PROGRAM = "ssh"
 CONNECT_TIMEOUT_S = 8
-"""Shorter than the libraries' timeouts, so that ssh reports which of the two servers does not answer."""
+"""The timeout of ssh, in seconds. It is shorter than the libraries' timeouts, so that ssh reports which of the two
+servers does not answer."""
 ALIVE_EVERY_S, ALIVE_TIMES = 10, 3
 """ssh sends a silent server a message this often. After this many without an answer, the link counts as broken. Other
 connections get the same time."""
 LOGINS_AT_ONCE = 4
-"""An SSH server refuses some of more than ten logins at the same time (`MaxStartups`)."""
+"""At most this many logins run at the same time: an SSH server refuses some of more than ten (`MaxStartups`)."""
 ENDS_WITHIN_S = 1.0
 WORDS_MAX = 4096
 LOOK_EVERY_S = 0.05
@@ -65,7 +66,8 @@ class Tunnel:
         """Provide a port on loopback that leads to the database, for connections that are opened inside the block.
 
         Raises:
-            SourceUnavailable: ssh ended, instead of an error inside the block; or RightMissing, ConfigurationError.
+            SourceUnavailable, RightMissing, ConfigurationError: ssh failed; this error replaces the one inside the
+                block.
         """
         with _logins, contextlib.closing(_Listener(self)) as listener, self._explaining(listener):
             yield listener.port
@@ -125,7 +127,7 @@ class Tunnel:
         """Check that ssh can use the key file and the file with host keys.
 
         Raises:
-            ConfigurationError: one does not exist, or every user of the machine may read the key.
+            ConfigurationError: a file does not exist, or every user of the machine may read the key.
         """
         for setting, path in (("key_file", self.ssh.key_file), ("known_hosts", self.ssh.known_hosts)):
             try:
@@ -242,8 +244,8 @@ class _Link:
 
 
 class _Listener:
-    """Passes each connection to a listening socket on to ssh, until it is closed. libpq may open a second one, with or
-    without TLS."""
+    """Passes each connection to a listening socket on to ssh, until it is closed. libpq may open a second connection,
+    with or without TLS."""
 
     def __init__(self, tunnel: Tunnel) -> None:
         self._tunnel = tunnel

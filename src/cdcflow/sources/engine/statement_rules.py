@@ -96,7 +96,8 @@ def unknown_statement(why: str, remedy: str = "") -> ConfigurationError:
 
 
 TypeOf = Callable[[TableId, str, str], ColumnType]
-"""The type of a column from the text of a statement: table, column, text. Raises ValueError if it is unknown."""
+"""Returns the type of a column, given its table, its name, and the type's text in a statement. Raises ValueError if the
+type is unknown."""
 Numbers = Callable[[Table, Sequence[Column]], Sequence[Column]]
 """Assigns their numbers to the columns of a table's next shape, in which new columns still have the number 0."""
 

@@ -1,6 +1,6 @@
-"""A stream that receives in bulk: turns of receiving and decoding, by the loop or, during a backlog, by another thread.
-
-An error ends a stream only after the events that were decoded before it are returned: they do not depend on it.
+"""A stream that receives in bulk. In each turn it receives what has arrived and decodes it: in the loop's thread, or in
+another thread during a backlog. If a turn fails, the events decoded before the error are returned first, because they
+do not depend on it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from cdcflow.errors import SourceUnavailable
 from cdcflow.model.change import KeySet
 
 KEYS_AT_ONCE = 1000
-"""With more keys in one statement a server may not use the index (MySQL: `range_optimizer_max_mem_size`)."""
+"""The most keys in one statement: with more, a server may not use the index (MySQL: `range_optimizer_max_mem_size`)."""
 
 Literals = tuple[str, ...]
 """A row's key as SQL, one literal per column."""

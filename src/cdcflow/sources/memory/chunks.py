@@ -39,7 +39,7 @@ from cdcflow.sources.memory_database import MemoryDatabase, MemoryTable, Row, po
 
 FIRST_ROWS = 1000
 PART_ROWS_MIN = 50
-"""Below this a second snapshot costs more than it saves."""
+"""The least number of rows of a part: with fewer, a second snapshot costs more than it saves."""
 
 _COMPARISON = re.compile(r"(\w+) = (?:'([^']*)'|(-?\d+))")
 

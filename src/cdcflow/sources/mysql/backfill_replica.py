@@ -147,7 +147,7 @@ class BackfillReplica:
         """Return the table's current definition at the replica.
 
         Raises:
-            SourceUnavailable: it is not the primary's current one.
+            SourceUnavailable: the definition differs from the primary's current one.
         """
         entry = self._catalog.look_up(table)
         described = self._catalog.describe_entry(entry)
@@ -242,7 +242,8 @@ def _executed_at_replica(connection: Connection, flavor: Flavor) -> str:
 def errant(primary: Connection, executed: Executed) -> str:
     """Return the transactions of this set that the primary does not have; "" if it has all.
 
-    MySQL: a transaction that is being committed at the primary, and may wait for a replica, is owned by its session.
+    MySQL: a transaction that is being committed at the primary counts as one that it has: it is owned by its session,
+    and may wait for a replica.
     """
     if executed.flavor == "mariadb":
         here = Executed("mariadb", _executed_at_primary(primary, "mariadb"))

@@ -387,7 +387,7 @@ class BinlogDecoder:
         """Return the held transaction that XA COMMIT or XA ROLLBACK refers to; None if nothing is to be delivered.
 
         Raises:
-            HistoryLost: it was prepared before the position where cdcflow began to read.
+            HistoryLost: the transaction was prepared before the position where cdcflow began to read.
         """
         held = self._held.pop(end.xid, None)
         if held is not None and end.commit and not delivered:

@@ -51,7 +51,7 @@ from cdcflow.sources.mysql.tables import DescribedTable
 from cdcflow.sources.mysql.types.registry import select_expression
 
 TIMED_OUT = (3024, 1969)
-"""ER_QUERY_TIMEOUT of MySQL, ER_STATEMENT_TIMEOUT of MariaDB."""
+"""The errors for a statement that took too long: ER_QUERY_TIMEOUT of MySQL, ER_STATEMENT_TIMEOUT of MariaDB."""
 CLIENT_ERRORS = range(2000, 3000)
 
 LookUp = Callable[[TableId], CatalogTable]
@@ -62,7 +62,7 @@ class MySQLChunks(ChunkDialect[Connection, KeyRange, KeyPartRead]):
     """Implements `engine.chunks.ChunkDialect` and `DigestingDialect`. Thread-safe.
 
     `look_up` returns a captured table's current definition, and `describe` its shape. `pool` provides a second
-    connection. `replica`: where rows are read, unless they are read at the server of the log.
+    connection. `replica`: the replica that rows are read from; None: they are read at the server whose log is captured.
     """
 
     def __init__(

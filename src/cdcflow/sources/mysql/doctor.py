@@ -188,7 +188,7 @@ _THERE = "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE T
 def uncovered_tables(connection: Connection, settings: MySQL, captured: Collection[TableId]) -> dict[TableId, str]:
     """Return why changes of captured tables may be missing in the binary log, with the server's current settings.
 
-    A session with `sql_log_bin = 0` is not covered: only that session can see its setting.
+    A session with `sql_log_bin = 0` cannot be detected: only that session can see its setting.
     """
     if found := list(shortcomings(connection, settings)):
         return dict.fromkeys(captured, "; ".join(f"{s.subject} {s.text}" for s in found))

@@ -65,7 +65,7 @@ LOOK_BACK_BYTES = 256 << 20
 _NAMED_MAX = 5
 
 Gtid = tuple[str, int]
-"""Source and number."""
+"""A GTID as its source and its number (see `gtids`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ def check(connector: Connector, dump: Dump, captured: Iterable[TableId], back: T
     """Check the binary log of the server where a stream by GTIDs is about to begin.
 
     Raises:
-        HistoryLost: transactions that the change log lacks are among those that it has, and may have changed captured
-            tables; or a transaction of the change log is not in the binary log.
+        HistoryLost: the binary log has a transaction that the change log lacks, among transactions that the change log
+            has, and it may have changed captured tables; or a transaction of the change log is not in the binary log.
     """
     times = {} if back is None else commit_times(dump.flavor, back)
     ours = KnownTransactions(dump.position.gtids, frozenset(captured), times)
@@ -120,7 +120,8 @@ def commit_times(flavor: Flavor, back: TransactionsBack) -> dict[Gtid, int]:
 
 
 def _last_in(flavor: Flavor, before: str, now: str) -> Gtid | None:
-    """Return the GTID of a transaction, from the sets up to it and up to an earlier one; None if that is ambiguous."""
+    """Return the GTID of a transaction; None if several are possible. `now`: the set of GTIDs through this transaction;
+    `before`: the set through an earlier one."""
     changed = _last_of_each(flavor, now).items() - _last_of_each(flavor, before).items()
     if len(changed) != 1:
         return None
@@ -201,7 +202,7 @@ def _scan(
 class Scan(ABC):
     """Takes events as a decoder does, and finds errant transactions among them.
 
-    `reached` is the place up to which they were taken. `errant`: GTIDs, each with a captured table that it may have
+    `reached` is the place up to which events were taken. `errant`: GTIDs, each with a captured table that it may have
     changed. `differing`: a GTID that the change log has for another transaction.
     """
 

@@ -46,8 +46,8 @@ class EventSample:
 
 @dataclass(frozen=True, slots=True)
 class EventGroup:
-    """Row events of one table shape that were decoded together: their numbers `at` among `events`, the `rows` of all
-    of them, and in `counts` how many of these each one has."""
+    """Row events of one table shape that were decoded together: their numbers `at` among `events`, the `rows` of all of
+    them, and `counts`: how many of the rows each event has."""
 
     events: Events
     at: Int64s

@@ -119,7 +119,7 @@ def check_types(events: Events, flavor: Flavor) -> Events:
     """Return these events without those that the server flags as ignorable.
 
     Raises:
-        ConfigurationError: one is of a type that cdcflow does not know (on this kind of server), or cannot read.
+        ConfigurationError: an event is of a type that cdcflow does not know (on this kind of server), or cannot read.
         HistoryLost: the server itself reports that its log has a hole here.
     """
     known = _KNOWN[flavor][events.type]
@@ -204,8 +204,8 @@ class Rotate:
 def rotate_of(event: bytes, checksum: bool) -> Rotate:
     """Parse a whole ROTATE event.
 
-    The event that the server makes up before a file's first event may have a checksum or not; one that it read from a
-    file is like the others of the file.
+    The event that the server makes up before a file's first event may have a checksum or not. A ROTATE event from a
+    file has a checksum if the file's other events have one.
     """
     made_up = bool(struct.unpack_from("<H", event, 17)[0] & ARTIFICIAL) or event[13:17] == bytes(4)
     signed = has_checksum(event)
@@ -295,7 +295,8 @@ def query_of(event: bytes, flavor: Flavor = "mariadb") -> Query:
 
 
 def prepared_xid(event: bytes) -> tuple[Xid, bool]:
-    """Parse an XA_PREPARE event: return its transaction, and True if that is committed at once (ONE PHASE)."""
+    """Parse an XA_PREPARE event: return its transaction, and whether the transaction is committed at once (ONE
+    PHASE)."""
     body = event[HEADER:]
     if len(body) < 13:
         raise protocol_error("an XA_PREPARE event that ends early")

@@ -74,8 +74,8 @@ def kept_log(
 ) -> KeptLog:
     """Return how much log the server has after a position in one of its files, which are oldest first.
 
-    `since_commit_s`: the age of the latest captured change, which bounds that of later ones. Files are purged whole,
-    and the last one never is.
+    `since_commit_s`: the age of the latest captured change; later changes are not older. Files are purged whole, and
+    the last one never is.
     """
     at = [name for name, _ in files].index(position.file)
     size = sum(size for _, size in files[at:])

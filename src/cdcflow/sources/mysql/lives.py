@@ -35,7 +35,7 @@ Places = Mapping[TableId, Coordinate]
 @dataclass(frozen=True, slots=True)
 class Lives:
     """The captured tables that are gone, with the place after their end (`ends`); and the new ones, with the place
-    through which their backfill sees (`begins`)."""
+    through which their backfill sees all changes (`begins`)."""
 
     ends: Places = field(default_factory=dict)
     begins: Places = field(default_factory=dict)
@@ -78,9 +78,9 @@ def ended_tables(
 ) -> Places:
     """Return the captured tables that no longer exist, each with the place after its end.
 
-    `captured` are those of the earlier run that the settings still select; `present` exist. `position` is the log's
-    (None: another server's). `end` is the end of the server's log, read after the catalog. `is_kept`: whether a table
-    remains on the list after its end.
+    `captured`: the tables of the earlier run that the settings still select; `present`: the tables that exist.
+    `position`: the log's position; None if that is a position at another server. `end` is the end of the server's log,
+    read after the catalog. `is_kept`: whether a table remains on the list after its end.
     """
     passed = before.tables_ended_by(position)
     known = {} if position is None else before.ends

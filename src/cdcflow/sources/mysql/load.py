@@ -37,7 +37,7 @@ _TEXT_OF_PROBE = Token("probe")
 def source_probe(settings: MySQL, secret: Secret, limits: LoadLimits, slot: str) -> MySQLProbe:
     """Return a probe that measures the gauges that have a limit. It connects at the first query.
 
-    `slot`: the log's, whose marks the probe's commits must not meet.
+    `slot`: the name of the log's marks, which the probe's commits must not touch.
     """
     return MySQLProbe(settings, secret, limits, slot)
 

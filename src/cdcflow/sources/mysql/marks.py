@@ -101,7 +101,7 @@ class WrittenMarks:
     def of_probe(self) -> WrittenMarks:
         """Return the marks of this log that only show how long a commit takes.
 
-        The stream takes their rows for another log's, and no mark waits for a lock on them.
+        The stream treats their rows as marks of another log, and the log's marks never wait for a lock on these rows.
         """
         return WrittenMarks(self.table, f"{self._slot[:50]}{_OF_PROBE}")
 

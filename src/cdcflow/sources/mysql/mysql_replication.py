@@ -50,7 +50,8 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class Masked:
-    """Numbers of columns (from 0) that are read as bytes, and of those read as three-byte integers."""
+    """Columns that the library must not decode, by their numbers from 0: `as_bytes` are read as bytes, `as_numbers` as
+    three-byte integers."""
 
     as_bytes: Collection[int] = field(default_factory=frozenset)
     as_numbers: Collection[int] = field(default_factory=frozenset)
@@ -62,8 +63,8 @@ def is_installed() -> bool:
 
 
 def rows_of(table_map: bytes, event: bytes, flavor: Flavor, masked: Masked) -> Iterator[Images]:
-    """Return the rows of a row event as the library decodes it. `table_map`: its TABLE_MAP event's body; `event`: with
-    its header.
+    """Return the rows of a row event as the library decodes it. `table_map`: the body of the event's TABLE_MAP event;
+    `event`: the row event with its header.
 
     Any exception of the library may be raised, also between two rows.
     """

@@ -53,14 +53,14 @@ class BinlogFile:
 
 
 NOWHERE = Coordinate(-1)
-"""Before every place."""
+"""A coordinate before every place."""
 
 
 @own_kind
 @dataclass(frozen=True, slots=True)
 class BinlogPosition:
     """A position between two transactions. `gtids` is the set of the transactions before it, as text; `xa` and `began`
-    are as described above (0: unknown)."""
+    are as at the top of this module (`began` 0: unknown)."""
 
     file: BinlogFile
     pos: int

@@ -98,7 +98,8 @@ class Preparation:
         """Return a place near the current end of the log, such that every later snapshot sees all transactions before
         it.
 
-        None if some are being committed. Prepared XA transactions do not count: their rows arrive with XA COMMIT.
+        None if transactions are being committed. Prepared XA transactions do not count: their rows arrive with XA
+        COMMIT.
         """
         if self._flavor == "mariadb":
             with binlog_status.snapshot(self._connection):
@@ -243,8 +244,8 @@ class Preparation:
         return BeginPosition(position, by_gtid=True)
 
     def _check_logs_foreign_changes(self) -> None:
-        """Check, for MariaDB, that the server logs changes of other servers: otherwise what the change log has may be
-        missing only in its binary log."""
+        """Check, for MariaDB, that the server logs changes of other servers: otherwise the server may have transactions
+        of the change log that are missing in its binary log."""
         found = topology.variables(self._connection)
         if not topology.logs_foreign_changes(found) and found.get("gtid_slave_pos"):
             raise history_lost(

@@ -52,7 +52,7 @@ def statement_in(query: Query) -> Statement:
 def _in_utf8(query: Query) -> Statement | None:
     """Return the statement read as UTF-8; None if its bytes are not UTF-8.
 
-    The servers write statements of such a kind themselves, in UTF-8 whatever the client declares. In any other set a
+    The servers write statements about savepoints themselves, in UTF-8 whatever the client declares. In any other set a
     savepoint's name could differ from the name in a later rollback to it.
     """
     try:

@@ -154,7 +154,8 @@ class _Rehearsed:
                 raise self.unknown()
 
     def _table_of(self, table: TableId) -> TableId:
-        """Return the table that a name means: the captured one if the name has no schema, and one has that name."""
+        """Return the table that a name means. A name without a schema means the captured table of that name, if one
+        exists."""
         if table.schema:
             same = [t for t in self._server.tables if self._server.names.key(t) == self._server.names.key(table)]
             return same[0] if same else table

@@ -112,7 +112,7 @@ def cells_of(data: bytes, start: int, end: int) -> list[bytes | None]:
     """Return the cells of one row of a result set, None for NULL.
 
     Raises:
-        SourceUnavailable: it is not such a row.
+        SourceUnavailable: the bytes are not such a row.
     """
     cells: list[bytes | None] = []
     at = start

@@ -86,8 +86,8 @@ class Incomplete:
 
 @dataclass(frozen=True, slots=True)
 class EventContents:
-    """The content of row events: changes by shape (their messages are events), the rows that must be read by key, the
-    tokens of this slot's marks by event, and the names in purge marks by event."""
+    """The content of row events: changes by shape (a message of `ShapedRows` is an event here), the rows that must be
+    read by key, the tokens of this slot's marks by event, and the names in purge marks by event."""
 
     changes: list[ShapedRows] = field(default_factory=list)
     incomplete: list[Incomplete] = field(default_factory=list)
@@ -349,10 +349,11 @@ def purge_name(slot: str) -> str:
 def marks_of(
     found: TableMap, rows: bytes, images: list[bytes], *, is_partial: bool = False
 ) -> list[tuple[str, str | None]]:
-    """Return slot and token of each mark in one row event; a token of None: the event does not have it.
+    """Return slot and token of each mark in one row event; the token is None if the event does not contain it.
 
     `images` are the column bitmaps of each row's images: one for an insert, two for an update. `is_partial`: a byte of
-    options precedes the second one; no bits for documents follow it, because the table of marks has no JSON column.
+    options precedes the second image; no bits for documents follow the byte, because the table of marks has no JSON
+    column.
     """
     out: list[tuple[str, str | None]] = []
     at = 0

@@ -29,7 +29,7 @@ class SnapshotTaker:
     """Takes snapshots at one server.
 
     `has_gtids`: every transaction there has a GTID. `delivered`: the GTIDs that this process's stream has delivered.
-    The snapshots of a process without a stream must pass through `elsewhere` of the process that has it.
+    The snapshots of a process without a stream must pass through `elsewhere` in the process with the stream.
     """
 
     def __init__(

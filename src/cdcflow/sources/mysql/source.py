@@ -371,7 +371,7 @@ class MySQLSource(MovableSource[Connection, MySQLState, CatalogTable]):
         """Return the route of a log that moves to this server. Nothing is written.
 
         Raises:
-            ConfigurationError: it cannot continue here.
+            ConfigurationError: the log cannot continue here.
         """
         before = start.before
         assert before is not None and start.move is not None  # noqa: S101, PT018  `move` and `plan_move` have checked

@@ -127,8 +127,9 @@ class Several:
 
 @dataclass(frozen=True, slots=True)
 class Unsure:
-    """A statement in the character set that its event names, and in the others that give it another meaning. `sure`:
-    the tables for which the first reading is certain. `is_any`: some of its names are not valid text in that set."""
+    """A statement as read in the character set that its event names, and (`others`) as read in sets in which it has
+    another meaning. `sure`: the tables for which the first reading is certain. `is_any`: some of its names are not
+    valid text in that set."""
 
     statement: Statement
     others: tuple[Statement, ...]

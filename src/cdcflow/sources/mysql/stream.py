@@ -122,7 +122,7 @@ class BinlogStream(BulkStream):
     # ── receiving ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _receive_bytes(self) -> None:
-        """Receive the bytes that have arrived, up to the bound, and more while they keep arriving."""
+        """Receive the bytes that have arrived, and more while they keep arriving, up to a bound."""
         linger = LINGER_S if self._is_backlog else 0.0
         received = 0
         self._more = False

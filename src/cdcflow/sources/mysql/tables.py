@@ -138,8 +138,8 @@ class Tables(Protocol):
         ...
 
     def is_new(self, table: TableId) -> bool:
-        """Whether a captured table is new, and the stream has not reached the place through which its backfill
-        certainly sees.
+        """Whether a captured table is new, and the stream has not reached the place through which its backfill sees all
+        changes.
 
         Changes that cannot be decoded before that place are skipped.
         """

@@ -51,7 +51,7 @@ from cdcflow.sources.mysql.wire import HEADER, Events, protocol_error
 # ── openers ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 STANDALONE = 1
-"""MariaDB: the group is one statement, and no event ends it."""
+"""A flag of MariaDB's GTID events: the group is one statement, and no event ends it."""
 
 _TIMES = 68
 """An untagged GTID event with commit times is at least this long."""
@@ -206,9 +206,9 @@ _OTHER, _BEGIN, _COMMIT = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Whole groups. `opener` and `ender` are the numbers of the events that open and end each, `openers` the content
-    of the former. `statements` are those other than BEGIN and COMMIT, with the numbers of their events, in the log's
-    order."""
+    """Whole groups. `opener` and `ender` are the numbers of the events that open and end each, `openers` the content of
+    the events that open. `statements` are those other than BEGIN and COMMIT, with the numbers of their events, in the
+    log's order."""
 
     opener: Int64s
     ender: Int64s
@@ -283,8 +283,8 @@ def first_end(events: Events, flavor: Flavor) -> tuple[int | None, list[tuple[in
 
 
 def groups_of(events: Events, flavor: Flavor) -> tuple[Groups, int]:
-    """Return the whole groups among events that begin outside of any, and the number of the event that opens an
-    incomplete one (the number of events if all groups are complete).
+    """Return the whole groups among events that begin outside of a group, and the number of the event that opens an
+    incomplete group (the number of events if all groups are complete).
 
     Raises:
         InvariantViolated: events with content are outside of groups.
@@ -326,7 +326,7 @@ def _enders(
     code: Int64s,
     said: list[tuple[int, Statement]],
 ) -> Int64s:
-    """Return the event that ends each group; the number of events if none does."""
+    """Return the event that ends each group; the number of events if no event does."""
     marked = np.zeros(len(events) + 1, np.bool_)
     marked[:-1] = _IS_END[events.type]
     marked[at[code == _COMMIT]] = True

@@ -83,7 +83,8 @@ SplitFunction = Callable[[bytes, int, int, bool], PacketEvents]
 
 
 def split(data: bytes, begin: int, size: int, checksum: bool) -> PacketEvents:
-    """Cut the packets in `data[begin:size]` into events. `checksum`: they end with one, which is verified."""
+    """Cut the packets in `data[begin:size]` into events. `checksum`: the events end with a checksum, which is
+    verified."""
     starts: list[int] = []
     ends: list[int] = []
     types = bytearray()
@@ -128,7 +129,8 @@ def _split(starts: list[int], ends: list[int], types: bytearray, reached: int, s
 
 
 def long_event(data: bytes, at: int, size: int) -> tuple[bytes, int] | None:
-    """The event whose packets begin at `at`, joined, and the offset after them; None if they have not all arrived."""
+    """Return the event whose packets begin at `at`, joined, and the offset after them; None if some have not
+    arrived."""
     parts: list[bytes] = []
     while at + 4 <= size:
         length = int.from_bytes(data[at : at + 3], "little")
@@ -145,8 +147,8 @@ def long_event(data: bytes, at: int, size: int) -> tuple[bytes, int] | None:
 
 
 def bytes_needed(data: bytes | bytearray, size: int) -> int:
-    """The number of bytes that the first packets in `data[:size]` have once their event is complete; an estimate while
-    that is unknown."""
+    """Return how many bytes the packets of the first event in `data[:size]` have when all of them have arrived; an
+    estimate while that is unknown."""
     if size < 5:
         return 5
     length = int.from_bytes(data[:3], "little")
@@ -159,8 +161,8 @@ def bytes_needed(data: bytes | bytearray, size: int) -> int:
 
 
 def checksum_of(event: bytes) -> int:
-    """The checksum that an event with one should have. The first event of a file in use has a flag for that, which the
-    checksum does not cover."""
+    """Return the checksum that the event should end with. The checksum does not cover the flag in a file's first event
+    that marks the file as in use."""
     body = event[:-CHECKSUM]
     if event[4] == FORMAT and body[17] & 1:
         body = body[:17] + bytes([body[17] & 0xFE]) + body[18:]
@@ -237,7 +239,7 @@ class Events:
 
 
 def reaches(buffer: Little, start: Int64s, before: int) -> Int64s:
-    """The byte of the file after each event; `before`: that after the previous event (64 bits, M26)."""
+    """Return where in the file each event ends; `before`: where the previous event ended (64 bits, M26)."""
     said = buffer.le32(start + 13)
     real = (said != 0) & (buffer.le16(start + 17) & ARTIFICIAL == 0)
     out = np.full(len(start), before, np.int64)

@@ -133,8 +133,8 @@ class LedgerChunks:
     def _rows_of(
         self, chunk: Chunk, shape: Table, items: Sequence[StoredItem], end: int
     ) -> tuple[Run, str | None, int, bool, int]:
-        """Return a chunk's rows, its cursor, how many items are done, whether all are, and how many deletes the rows
-        begin with."""
+        """Return a chunk's rows, its cursor, how many items are done, whether that is all of them, and how many deletes
+        the rows begin with."""
         match chunk.kind:
             case "range":
                 left = [item for item in items if chunk.after is None or item.name > chunk.after]

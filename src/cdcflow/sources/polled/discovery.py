@@ -25,7 +25,7 @@ class Discovery:
     def poll(self, *, retry: bool = False) -> None:
         """Read the items that are new or changed.
 
-        `retry`: read also tables that stopped at an item that has not changed since.
+        `retry`: a table that stopped at an item continues even if that item has not changed since.
 
         Raises:
             SourceUnavailable: items cannot be listed or read now.

@@ -27,7 +27,7 @@ class Changing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Something that holds rows of a table: a file, a page, a whole table. `name` is unique in its table.
+    """A part of a table that is read as a whole: a file, a page, or the whole table. `name` is unique in its table.
 
     `print`: a text that differs whenever the content may have changed; the item is read only then. `key`: the names of
     the columns that identify a row; empty if none do. `read` returns the whole content as columns. It gets the types of
@@ -57,7 +57,7 @@ class Poller(Protocol):
         An item that is no longer listed keeps its rows.
 
         Raises:
-            SourceUnavailable: they cannot be listed now.
+            SourceUnavailable: the items cannot be listed now.
         """
         ...
 

@@ -69,8 +69,8 @@ class FoundChanges:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record of the ledger. `changes`: None if it is a mark. `slot`: the log whose mark it is; `token` None: a
-    heartbeat. `at`: microseconds since 1970, UTC."""
+    """A record of the ledger: changes, or a mark (`changes` is None). `slot`: the log that wrote the mark; a mark
+    without a `token` is a heartbeat. `at`: microseconds since 1970, UTC."""
 
     number: int
     at: int
@@ -101,7 +101,7 @@ class StoredItem:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """The reason why a table stopped, and the item, with its print, at which it did."""
+    """Why a table stopped, at which item, and that item's print then."""
 
     item: str
     print: str
@@ -279,8 +279,8 @@ class Ledger:
     # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def write_rows(self, rows: pa.Table) -> str:
-        """Write rows into a new file, and return its name. Its content is on disk when this returns, its name after
-        `add_item`."""
+        """Write rows into a new file, and return its name. When this returns, the file's content is durable; its name
+        is durable after `add_item`."""
         name = f"{uuid.uuid4().hex}.arrow"
         with self._mapping_errors():
             self._open()

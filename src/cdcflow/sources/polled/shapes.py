@@ -142,7 +142,7 @@ def _names_of(key: tuple[str, ...]) -> str:
 
 
 def is_same(a: pa.ChunkedArray, b: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return, for each value, whether both columns have the same one; NULL equals NULL.
+    """Return, for each row, whether both columns have the same value; NULL equals NULL.
 
     Floats are compared by their bits: NaN equals itself, and the two zeros differ.
     """

@@ -106,8 +106,8 @@ class PolledSource:
         return Prepared(replace(checkpoint, position=position_of(number), source=state), history)
 
     def _poll_first(self, *, is_new: bool) -> None:
-        """Find, at a start, the items that exist. A poller that waits until something is complete needs a
-        second poll."""
+        """Find the items that exist at a start. A new log polls twice: some pollers list an item only when it is
+        unchanged since their last poll."""
         self._discovery.poll(retry=True)
         if is_new:
             self._wait_for_second_poll()

@@ -51,7 +51,7 @@ _STARTED = "SELECT pg_catalog.pg_postmaster_start_time()::text"
 
 @dataclass(frozen=True, slots=True)
 class Identified:
-    """The system that a server is a copy of, and the time at which its process was started."""
+    """The system that a server is or is a copy of, and when the server was started."""
 
     system_id: str
     timeline: int
@@ -101,7 +101,8 @@ class BackfillStandby:
     def wait(self, connection: Connection) -> None:
         """Wait until the server at a connection has replayed the required place.
 
-        Raises as `ReplicaWait.until_replayed`, and SourceUnavailable for a server that is not a standby of the source.
+        Raises the errors of `ReplicaWait.until_replayed`, and SourceUnavailable for a server that is not a standby of
+        the source.
         """
         replayed, is_standby, started = query_row(connection, _REPLAYED)
         self.check_standby(is_standby=is_standby)
@@ -113,7 +114,7 @@ class BackfillStandby:
         """Return the end of the log that the server at a connection has replayed.
 
         Raises:
-            SourceUnavailable: the server accepts writes, as no standby does.
+            SourceUnavailable: the server is not a standby.
         """
         replayed, is_standby, _ = query_row(connection, _REPLAYED)
         self.check_standby(is_standby=is_standby)

@@ -117,7 +117,7 @@ LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
 """
 
 UNKNOWN_NUMBER = 10_000
-"""Numbers from this one upwards are for columns that the catalog no longer has. The server's own end at 1600."""
+"""Columns that the catalog no longer has get numbers from this one upwards. The server's own numbers end at 1600."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +252,7 @@ def load_types(connection: Connection, oids: Iterable[int]) -> dict[int, TypeInf
 
 
 def loose_collations(connection: Connection) -> dict[TableId, dict[str, str]]:
-    """By tables and columns the collations in which different texts are equal."""
+    """Return, by table and column, the collations in which different texts are equal."""
     found: dict[TableId, dict[str, str]] = {}
     for schema, name, column, collation in connection.execute(_LOOSE_COLLATIONS):
         found.setdefault(TableId(schema, name), {})[column] = collation
@@ -434,7 +434,8 @@ def select(
     """Return the tables that the settings select. `captured`: names that were captured before, and may be gone.
 
     Raises:
-        ConfigurationError: a name without wildcards is no table, or is something that cannot be captured.
+        ConfigurationError: a name without wildcards is not the name of a table, or is that of one that cannot be
+            captured.
     """
     with one_snapshot(connection):
         return _select_tables(connection, selection, policy, captured)
@@ -542,10 +543,10 @@ class Catalog(Session[Connection]):
     def describe(self, relation: Relation) -> DescribedTable | None:
         """Describe the table that a Relation message is about, at the time of the message (see the top of this module).
 
-        None if it is not captured under the name that it had.
+        None if the table is not captured under the name in the message.
 
         Raises:
-            ConfigurationError: its old rows no longer carry a key (P05, P07).
+            ConfigurationError: the table's old rows no longer carry a key (P05, P07).
         """
         if self.lives.captures(relation.oid):
             name = self.lives.name(relation.oid, TableId(relation.namespace, relation.name))

@@ -52,7 +52,8 @@ _NAME_BYTES_MAX = 63
 CANCEL_WAIT_S = 5.0
 
 _SKIPPED = 4
-"""Skipping this many bytes of the server's log takes less time than a window saves per byte that it reads (0007)."""
+"""A window is worth it if the server reads at most this many bytes again for each byte of the window: that takes less
+time than the window saves (0007)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,9 @@ class Windows:
 
     Windows begin with a backlog of `backlog_min` and end when less than `rest_min` is left. `bytes_min`: a window's
     length if the server need not read much again for it; otherwise it is as long as the range read again, up to
-    `bytes_max`. `advance_min`: how much must be durable before the slot is advanced. `spill_max`: once the server has
-    spilled this much of transactions that have not been sent yet to files (on top of `logical_decoding_work_mem`), a
-    large one is among them.
+    `bytes_max`. `advance_min`: how much must be durable before the slot is advanced. `spill_max`: if the server has
+    written more than this to spill files, for transactions that it has not sent yet (on top of
+    `logical_decoding_work_mem`), then one of them is large.
     """
 
     backlog_min: int = 32 << 20
@@ -98,7 +99,7 @@ class SlotBacklog:
 
     @property
     def _again(self) -> int:
-        """How many bytes before the next window the server reads again for it."""
+        """How many bytes of log before the next window the server has to read again."""
         return self.confirmed - self.restart
 
 
@@ -284,8 +285,8 @@ class CatchingUp:
     def _end_window(self) -> list[StreamEvent]:
         """End a window that has arrived completely, and request the next one or change over to the stream.
 
-        If the window did not end because it was full, no captured change is left up to its bound: return that as an
-        event.
+        If the window ended at its bound, not because it was full, return an event that the position has reached that
+        bound: no captured change is left before it.
         """
         backlog = _backlog_in(_last_result(self._pg))
         self._decoder.close()

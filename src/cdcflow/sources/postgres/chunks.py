@@ -72,7 +72,7 @@ from cdcflow.sources.postgres.wire import Joined
 
 FIRST_PAGES = 256
 PAGE_ROWS_MAX = 291
-"""MaxHeapTuplesPerPage of a page of 8 kB (access/htup_details.h)."""
+"""The most rows that a page of 8 kB can have: MaxHeapTuplesPerPage (access/htup_details.h)."""
 LOCK_WAIT = "5s"
 CHUNK_BYTES_MAX = 64 << 20
 """A chunk ends early at this size, however many pages it may have: rows may be large."""
@@ -113,7 +113,7 @@ SELECT {snapshot_columns},
 
 @dataclass(frozen=True, slots=True)
 class PagesRead(PartRead):
-    """The rows of a share. `reached`: the cursor up to which it was read. `bytes`: the size that the server sent; 0:
+    """The rows of a share. `reached`: the cursor at which reading ended. `bytes`: how many bytes the server sent; 0:
     not known."""
 
     reached: PageCursor = _START
@@ -468,8 +468,8 @@ class OpenTable:
 
 
 def mark_prefix(slot: str) -> str:
-    """Return the prefix of the marks of one slot. Several logs may follow one database, and none may take another's
-    mark."""
+    """Return the prefix of the marks of one slot. Several logs may follow one database, and each recognizes its own
+    marks by the prefix."""
     return f"cdcflow.{slot}"
 
 
@@ -514,7 +514,7 @@ def _copy(described: DescribedTable, source: str, condition: str) -> str:
 
 
 _REFUSALS = ("22", "25", "42", "0A", "21", "2F", "38", "39", "P0")
-"""Classes of SQLSTATE that a predicate itself is the cause of."""
+"""Classes of SQLSTATE of errors that are caused by the predicate itself."""
 
 
 def _refusal(error: psycopg.Error) -> str:
@@ -552,7 +552,7 @@ def _keys_where(
 def _run_copy(connection: Connection, query: str, bytes_max: int) -> tuple[Joined, bool]:
     """Run a COPY TO STDOUT in a transaction. Return its CopyData messages, in order, and whether these are all.
 
-    It is cancelled after the message that brings them above `bytes_max`; the transaction remains open.
+    The COPY is cancelled after the message that brings the messages above `bytes_max`; the transaction remains open.
     """
     pg = connection.pgconn
     if has_no_encoding(connection):

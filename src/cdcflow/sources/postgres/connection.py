@@ -133,7 +133,8 @@ class Address:
 
 
 def _unknown_parameters(url: str) -> str:
-    """The names after ? that the library does not know; their values may be secrets."""
+    """Return the end of a message: the parameters after ? that the library does not know, without their values, which
+    may be secrets."""
     known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()} | {"ssl", "password"}
     unknown = sorted({name for name, _ in parse_qsl(url.partition("?")[2]) if name.isidentifier()} - known)
     return f": the PostgreSQL library here does not know the parameter {', '.join(unknown)}" if unknown else ""
@@ -242,7 +243,8 @@ class Connector(connections.Connector[Connection]):
 
 
 def _startup_options(settings: Mapping[str, str], given: str) -> str:
-    """Return the session settings as libpq's `options`; the later one of two wins, so cdcflow's are last."""
+    """Return the session settings as libpq's `options`. Of two values for a setting the last one counts, so cdcflow's
+    come last."""
     escaped = (v.replace("\\", "\\\\").replace(" ", "\\ ") for v in settings.values())
     return " ".join([given, *(f"-c {k}={v}" for k, v in zip(settings, escaped, strict=True))]).strip()
 

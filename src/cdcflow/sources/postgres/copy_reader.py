@@ -97,7 +97,7 @@ class CopyReader:
         """Return the messages up to the end of the COPY, or up to the one that brings them above `bytes_max`, and
         whether these are all.
 
-        Waits for the network. Raises as `take` does.
+        Waits for the network. Raises the errors of `take`.
         """
         if self._drain is not None:
             data, lengths, state = self._drain.take_all(self._pg.socket, bytes_max)
@@ -181,7 +181,7 @@ def _not_messages() -> SourceUnavailable:
 
 @cache
 def _functions() -> tuple[int, int, int] | None:
-    """Return the addresses of libpq's functions that the compiled code calls; None if it cannot be used.
+    """Return the addresses of libpq's functions that the compiled code calls; None if the compiled code cannot be used.
 
     It can be used only if it is certain which library psycopg uses: the functions of a different one must never get its
     connections.

@@ -39,15 +39,16 @@ _OF_PARTITIONS = frozenset(
 )
 """Words of statements that matter to a captured table if they are about a partition of it."""
 _SOME_VALUE = "\\x"
-"""Represents the constant that older rows have: a text that is a value of types whose constants a merge can write."""
+"""A placeholder for the constant that older rows have in a new column. It is valid for every type whose constants a
+merge can write."""
 _WITHOUT_KEY = "the table has no key then, and its rows are told apart by all columns: docs/postgres.md"
 _NO_TABLE = "the settings capture no table of this name"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTables:
-    """The tables that a statement is rehearsed against: the captured ones, which ones the settings select, and the
-    server's major version."""
+    """What a statement is rehearsed against: the captured tables, which tables the settings select, and the server's
+    major version."""
 
     tables: Mapping[TableId, Table]
     selects: Callable[[TableId], bool]
@@ -58,7 +59,7 @@ def statement_parts(tokens: Sequence[DdlToken], server: ServerTables) -> list[St
     """Return the effects of one statement.
 
     Raises:
-        ConfigurationError: cdcflow does not know it, or it cannot fit the tables.
+        ConfigurationError: cdcflow does not know the statement, or the statement cannot fit the tables.
     """
     return list(_Statement(DdlReader(tokens), server).parts())
 

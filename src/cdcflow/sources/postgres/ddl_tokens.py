@@ -189,11 +189,11 @@ def text_of_tokens(tokens: Sequence[DdlToken]) -> str:
 
 
 def table_id(name: tuple[str | None, str], tables: Sequence[TableId]) -> TableId:
-    """Return the table that a statement means. Without a schema: the one of that name that is captured, or else
-    `public`.
+    """Return the table that a statement means. A name without a schema means the captured table of that name; if there
+    is none, the table in `public`.
 
     Raises:
-        ConfigurationError: several are captured.
+        ConfigurationError: several captured tables have that name.
     """
     schema, table = name
     if schema is not None:

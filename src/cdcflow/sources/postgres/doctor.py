@@ -245,7 +245,7 @@ def _role(role: _Role, platform: Platform) -> Iterator[Finding]:
 
 
 def _replication(connector: Connector, role: _Role) -> Iterator[Finding]:
-    """Check that the server accepts a replication connection: pg_hba.conf may have a line for databases only."""
+    """Check that the server accepts a replication connection: the lines in pg_hba.conf may allow only ordinary ones."""
     if not role.may_replicate:
         return
     try:
@@ -283,8 +283,8 @@ def _tables(connection: Connection, selected: Selected, role: _Role) -> Iterator
 
 
 def _ignored_findings(ignored: Sequence[str]) -> Iterator[Finding]:
-    """Return which other objects a wildcard matched; those that have no changes themselves in a single line, however
-    many."""
+    """Return which objects a wildcard matched that are not captured; partitions and views are only counted, because
+    other tables have their changes."""
     parts = [text for text in ignored if " is a partition: " in text]
     views = [text for text in ignored if " is a view: " in text]
     counted = [f"{len(parts)} partitions (through their roots)"] if parts else []

@@ -29,7 +29,7 @@ def captured_now(before: PostgresState | None, selected: Selected, position: Lsn
     """Return the captured tables, each with its oid and since when it is captured, for a publication that sends others
     too.
 
-    If the publication sent no others so far, its tables were captured all the time.
+    If the publication sent no other tables until now, then all of its tables were captured all the time.
     """
     if before is None or before.captured is None:
         then = dict.fromkeys(captured_names(before), START)

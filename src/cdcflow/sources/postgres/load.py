@@ -76,8 +76,8 @@ def lock_waits(connection: Connection) -> float:
 
 
 class CpuUsed:
-    """Measures the used part of the server's processors since the last reading (Linux, proc(5): times since the
-    start)."""
+    """Measures which part of the processors' time was used since the last reading. Linux only: proc(5) has the times
+    since the server's machine was started."""
 
     def __init__(self) -> None:
         self._before: tuple[int, int] | None = None

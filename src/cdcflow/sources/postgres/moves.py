@@ -34,7 +34,7 @@ WHERE backend_xid IS NOT NULL AND pid <> pg_catalog.pg_backend_pid()
 @dataclass(frozen=True, slots=True)
 class Route:
     """The relation of the server at the address to the log. `text`: how that is known, or why there will be a gap.
-    `carried`: where a log continues whose slot was carried over by an upgrade."""
+    `carried`: the position at which the log continues, if an upgrade carried its slot over."""
 
     kind: Target
     has_gap: bool

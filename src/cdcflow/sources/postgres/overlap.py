@@ -110,9 +110,9 @@ def _slot_transactions(
     """Return the transactions that the slot sends up to a position, and perhaps a few more: `position`, `xid` and
     `commit_ts`, and whether one `counts`.
 
-    They are streamed and not acknowledged, so that no transaction is too large for it: SQL functions first write the
-    changes of a slot into temporary files. It takes as long as the server needs to read its log, beginning at the
-    slot's position.
+    The transactions are streamed, without acknowledging any. SQL functions could read them, too, but first write all
+    changes into temporary files, for which a transaction may be too large. This takes as long as the server needs to
+    read its log from the slot's position.
     """
     found = TransactionsOnly(captured)
     stream = PostgresStream(

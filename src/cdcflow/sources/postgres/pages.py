@@ -22,7 +22,7 @@ from cdcflow.model.table import TableId
 from cdcflow.sources.postgres.catalog import Relid
 
 PART_PAGES_MIN = 128
-"""Below this a second connection costs more than it reads."""
+"""The least number of pages of a part: with fewer, a second connection costs more than it saves."""
 PIECE_PAGES_MIN = 256
 PIECES_MAX = 4
 

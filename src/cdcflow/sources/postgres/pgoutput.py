@@ -69,7 +69,8 @@ PURGE_PREFIX = b"cdcflow.purge"
 have the same prefix, so the stream of such a slot does not recognize messages of purges. Settings with both are
 refused."""
 ORIGIN_BYTES_MAX = 512
-"""A longer name in a message is cut off; the server limits those of replication origins to this."""
+"""The most bytes of an origin's name: the server's limit for replication origins. A longer name in a message is cut
+off."""
 NO_NAME = "purge"
 """The origin of a transaction whose purge mark is empty."""
 _CELLS_AT_ONCE = 4_000_000  # a cell costs 17 bytes of offsets on top of its value, perhaps 1 byte (P69: 1600 columns)
@@ -189,8 +190,8 @@ class PgoutputDecoder:
         self._waiting, self._waiting_bytes = [], 0
 
     def decode(self, messages: Sequence[bytes] | Joined) -> list[StreamEvent]:
-        """Return the events that these messages complete. Each is one XLogData with its header. Joined ones are not
-        copied again.
+        """Return the events that these messages complete. Each message is one XLogData with its header. Messages that
+        are already joined are not copied again.
 
         Raises:
             SourceUnavailable: bytes that the protocol does not allow; nothing was lost, connect again.
@@ -208,8 +209,8 @@ class PgoutputDecoder:
     def take_filled(self) -> list[RowsFilled]:
         """Return the tables to be read again that no call of `decode` has returned.
 
-        If `decode` raises, the server sends its messages again, but some facts that were known when they arrived are no
-        longer known then.
+        If `decode` raises, the server sends the messages again, but cdcflow can then no longer determine which tables
+        have to be read again.
         """
         filled, self._filled = self._filled, []
         return filled
@@ -536,7 +537,7 @@ class PgoutputDecoder:
         return described
 
     def _message(self, body: bytes, at: int, header: int, out: _Contents) -> None:
-        """Read a logical decoding message: a mark, a heartbeat, or another program's."""
+        """Read a logical decoding message: a mark, a heartbeat, a purge mark, or a message of another program."""
         if len(body) < 10 + header:
             raise protocol_error("a logical message that ends early")
         transactional, lsn = struct.unpack_from(">BQ", body, 1 + header)

@@ -105,7 +105,7 @@ SUPABASE = Platform(
     "with `supabase postgres-config update`",
 )
 SERVICES = (AURORA, RDS, CLOUD_SQL, ALLOYDB, AZURE, NEON, SUPABASE)
-"""In the order in which they are looked for: Aurora has RDS's settings, too."""
+"""The services, in the order in which they are looked for: Aurora has RDS's settings, too."""
 
 _AURORA = "SELECT EXISTS (SELECT FROM pg_catalog.pg_proc WHERE proname = 'aurora_version')"
 

@@ -77,7 +77,8 @@ class Preparation:
     def prepare(
         self, transactions_back: TransactionsBack | None, *, loss_accepted: bool, replaced: bool = False
     ) -> PositionAtServer:
-        """Return the position to start at. It is a new one with `loss_accepted`, and after a release of the slot.
+        """Return the position to start at. With `loss_accepted`, and after a release of the slot, this is a new
+        position.
 
         `replaced`: this is another database, which has taken the place of the log's.
 
@@ -180,8 +181,8 @@ class Preparation:
     def _after_release(self, note: ReleaseNote) -> PositionAtServer:
         """Return a new position, because the slot was released.
 
-        First finish what a killed process left unfinished: the release, or the start after it, whose slot no checkpoint
-        has.
+        First finish what a killed process left unfinished: the release itself, or a start after it, which created a
+        slot that no checkpoint has.
         """
         slot_release.finish(self.connection, self.names.slot)
         _log.warning("slot released", slot=self.names.slot, why=note.why, by=note.noted_by)

@@ -290,8 +290,8 @@ def uncovered_tables(connection: Connection, name: str, captured: Mapping[TableI
 
 
 def locked_tables(connection: Connection, name: str, tables: Sequence[CatalogTable]) -> dict[TableId, str]:
-    """Return those of these tables that cannot be added to the publication now, each with the sessions that hold its
-    locks."""
+    """Return those of these tables that cannot be added to the publication now, each with the sessions that have locked
+    it."""
     wanted = _tables_to_add(read(connection, name), tables)
     return {wanted[oid].id: who for oid, who in _holders(connection, wanted).items()}
 
@@ -334,11 +334,12 @@ def has_newcomers(before: str, now: str) -> bool:
 def ensure(
     connection: Connection, name: str, tables: Sequence[CatalogTable], *, ours: bool, at_standby: bool = False
 ) -> Publication:
-    """Make the publication carry exactly these tables, whole, through their roots. At a standby it may carry more.
+    """Make the publication have exactly these tables, with all rows and columns, and partitions published through their
+    roots. At a standby it may have others, too.
 
     Raises:
-        ConfigurationError: cdcflow's rights do not suffice to create or repair it, or it has another owner and
-            publishes differently, or it has to be changed at the primary; the message has the SQL.
+        ConfigurationError: cdcflow's rights do not suffice to create or repair the publication; or it has another owner
+            and publishes differently; or it has to be changed at the primary. The message has the SQL.
     """
     found = read(connection, name)
     if found is None:

@@ -37,7 +37,7 @@ NONE_HIDDEN = np.empty(0, np.uint64)
 replayed it."""
 PAGE_BYTES_MIN = 1024
 PAGE_HEADER_BYTES_MAX = 40
-"""The smallest page of the log, and its longest header (`SizeOfXLogLongPHD`), in front of the next record."""
+"""The size of the smallest page of the log, and of the longest header that a page begins with (`SizeOfXLogLongPHD`)."""
 
 
 class ReplayVisibility:

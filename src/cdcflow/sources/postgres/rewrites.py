@@ -109,7 +109,7 @@ WHERE (n.nspname::text, c.relname::text) IN (SELECT * FROM unnest(%s::text[], %s
 """
 
 WAS_MAX = 4
-"""How many earlier lists of columns, and how many keys, are kept of a table."""
+"""How many of a table's earlier lists of columns, and how many of its earlier keys, are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +182,8 @@ class CatalogVersion:
         return self.key is not None and before.key is not None and not before.key.is_still(self.key)
 
     def changed_since(self, before: CatalogVersion) -> bool:
-        """Whether rows that were read at `before` show other values now, or were decoded with a key that is not that of
-        their time."""
+        """Whether rows that were read at `before` show other values now, or were decoded with a key that the table did
+        not have at that time."""
         rewritten = any(
             file != self.files[oid][0] and digest != self.files[oid][1]
             for oid, (file, digest) in before.files.items()
@@ -405,7 +405,8 @@ Changed = Callable[[int, int], RowVersion | None]
 
 
 def _read(text: str | None) -> CatalogVersion | None:
-    """Return a stored version; None if a newer cdcflow wrote it: the version is then taken again."""
+    """Return a stored version; None if it has another format, of a newer cdcflow: the table's version is then read
+    again."""
     return CatalogVersion.from_json(text) if text and json.loads(text)["version"] == FORMAT else None
 
 

@@ -88,7 +88,7 @@ class Slot:
         """Check that the server still has everything since `position`.
 
         Raises:
-            HistoryLost: it was invalidated, or another process moved it past `position` (P36, P38).
+            HistoryLost: the slot was invalidated, or another process moved it past `position` (P36, P38).
         """
         if self.is_lost:
             reason = self.invalidation or ("conflict" if self.conflicting else "wal_status = lost")
@@ -250,7 +250,7 @@ def remove(connection: Connection, name: str, *, is_ours: bool) -> Dropped:
     """Drop a log's slot. A slot that the log never used is not changed.
 
     Raises:
-        ConfigurationError: another process reads from it, or it is a slot for something else.
+        ConfigurationError: another process reads from the slot, or the slot is for something else.
     """
     subject, found = f"slot {name}", read(connection, name)
     if found is None:

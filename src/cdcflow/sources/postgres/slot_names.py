@@ -11,8 +11,8 @@ from cdcflow.config import Postgres
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names of slot and publication, and whether cdcflow chose them. If it did, it never adopts another owner's,
-    and repairs its own."""
+    """The names of slot and publication. `slot_is_ours`, `publication_is_ours`: cdcflow chose the name. Such a slot is
+    never adopted if it exists already, and such a publication is repaired."""
 
     slot: str
     publication: str

@@ -84,7 +84,7 @@ def ensure_table(connection: Connection) -> None:
     """Create the table of notes, if it is missing.
 
     Raises:
-        RightMissing: it cannot be created, or not be used; the message has the statements.
+        RightMissing: the user may not create the table, or may not use it; the message has the statements.
     """
     user = quote_name(connection.info.user)
     try:

@@ -12,7 +12,8 @@ from cdcflow.sources.postgres.wire import Relation
 
 @dataclass(frozen=True, slots=True)
 class RelationShape:
-    """A relation as described by one message, valid after it; `layout` is for the compiled decoders."""
+    """A relation as one message describes it, for the rows after that message; `layout` is for the compiled
+    decoders."""
 
     relation: Relation
     described: DescribedTable

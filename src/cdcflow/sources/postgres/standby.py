@@ -63,7 +63,7 @@ def check_standby(
     """Check that a capture through the slot `name` can run at this standby.
 
     Raises:
-        ConfigurationError: it cannot.
+        ConfigurationError: the capture cannot run there.
     """
     if connection.info.server_version < DECODING_SINCE * 10_000:
         raise _refusal(

@@ -51,8 +51,8 @@ class TableNames:
         """Check that this name still belongs to the table whose changes are captured under it.
 
         Raises:
-            SourceUnavailable: it does not. The next poll of the tables applies the new name; rows that were read
-                before that would miss changes.
+            SourceUnavailable: the table was renamed or replaced. The next poll of the tables applies that; rows that
+                were read before it would miss changes.
         """
         oid = self.oids.get(table)
         if oid is None or (table in known and known[table].oid == oid):

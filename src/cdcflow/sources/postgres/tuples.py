@@ -183,7 +183,7 @@ def _require_key(described: DescribedTable, in_identity: tuple[bool, ...]) -> No
 
 
 def _fill(tuples: Tuples, old: Int64s, new: Int64s) -> None:
-    """Take values that the new row did not repeat from the old row, if that has them."""
+    """Fill values that the new row did not repeat with those of the old row, if it has them."""
     missing = (tuples.kind[:, new] == _UNCHANGED) & (tuples.kind[:, old] != _UNCHANGED)
     if not missing.any():
         return

@@ -68,7 +68,7 @@ def check_carried(
     Return the slot's position, where the log continues.
 
     Raises:
-        NotProven: something else may have happened.
+        NotProven: the server, or the slot, may have another history.
     """
     if before.version is None or before.version < CARRIES_SLOTS:
         was = "of an unknown version" if before.version is None else f"PostgreSQL {before.version}"

@@ -101,8 +101,8 @@ class LeavingTable:
         return found
 
     def found_by_key(self, batch: ChangeBatch) -> tuple[ChangeBatch, int]:
-        """Return a chunk's rows that were read by key as they leave, and how many of them leave as deletes because of
-        the filter."""
+        """Return rows that a chunk read by key, as they leave, and how many of them leave as deletes because of the
+        filter."""
         if self.row_rules is None:
             return self.changes(batch), 0
         with counting("row_rules", len(batch.index)) as counts:

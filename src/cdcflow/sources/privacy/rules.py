@@ -281,8 +281,8 @@ class PolicyRules:
         """Return how a table last left the source; None if it left unchanged.
 
         Raises:
-            InvariantViolated: it has policies, and never left it.
-            TableMisfit: it may be one with policies under another name.
+            InvariantViolated: the table has policies, and has never left the source.
+            TableMisfit: the table may be one that has policies under another name.
         """
         self._check_known(table)
         if table not in self._latest and self._is_named(table):

@@ -158,7 +158,7 @@ class PrivateSource:
         return captured
 
     def _changes(self, tables: Iterable[Table], checkpoint: Checkpoint) -> dict[TableId, str]:
-        """The tables with other policies than at the last start; empty at the first one."""
+        """Return the tables whose policies are not those of the last start; empty at the first start."""
         return {} if checkpoint.position is None else changed_policies(self._stored, self._rules, tables)
 
     # ── tables and positions ───────────────────────────────────────────────────────────────────────────────

@@ -22,13 +22,13 @@ Part = tuple[int | None, TableId]
 
 @dataclass(slots=True)
 class SpoolParts:
-    """The parts of a spool: the number of each, and how many rows it has."""
+    """The parts of a spool: the number that each part has, and how many rows."""
 
     numbers: dict[Part, int] = field(default_factory=dict)
     rows: Counter[int] = field(default_factory=Counter)
 
     def count(self, batches: Sequence[ChangeBatch], subxids: Uint64s | None) -> Uint64s:
-        """Count the rows of a piece. Returns the number of each row's part, in index order."""
+        """Count the rows of a piece of the transaction. Return the number of each row's part, in index order."""
         found = np.zeros(sum(len(batch.index) for batch in batches), np.uint64)
         for batch in batches:
             table, rows = batch.table.id, len(batch.index)
@@ -52,7 +52,7 @@ class SpoolParts:
         return number
 
     def leaving(self, run: SpooledTransaction) -> SpooledTransaction:
-        """Return the transaction described by the rows that are in its spool, by these parts."""
+        """Return the transaction with the counts of the rows that are in its spool, by these parts."""
         aborted = frozenset(number for (subxid, _), number in self.numbers.items() if subxid in run.aborted)
         tables: dict[TableId, set[int]] = {}
         for (_, table), number in self.numbers.items():

@@ -91,7 +91,8 @@ def or_else(left: Evaluate, right: Evaluate) -> Evaluate:
 
 
 def case(branches: Sequence[tuple[Evaluate, Evaluate]], otherwise: Evaluate) -> Evaluate:
-    """Return CASE: each condition and each value is evaluated only for the rows that get that far."""
+    """Return CASE. Each condition is evaluated only for the rows for which no earlier condition is true, and each value
+    only for the rows for which its own condition is true."""
 
     def evaluate(rows: InputRows) -> Value:
         left = pa.repeat(pa.scalar(True), rows.count)

@@ -22,7 +22,7 @@ class ChunkScenarios(Scenarios):
     """Scenarios of chunks."""
 
     def test_chunks_bring_every_row_once(self, source_kit: SourceKit) -> None:
-        """A table at rest is read completely by its chunks, in whatever sizes, and ends."""
+        """Chunks of any size read every row of an unchanging table once, and the last chunk reports the end."""
         source_kit.execute(*numbers(1, 300))
         source, _ = self.prepare_source(source_kit)
         reads = self.read_all(source, source_kit.table, size=1)
@@ -32,7 +32,7 @@ class ChunkScenarios(Scenarios):
         source.close()
 
     def test_empty_table_is_read_at_once(self, source_kit: SourceKit) -> None:
-        """A backfill of nothing ends, and reports its end."""
+        """A backfill of an empty table must end at once, and report its end."""
         source, _ = self.prepare_source(source_kit)
         reads = self.read_all(source, source_kit.table, size=1000)
         assert [(read.exhausted, self.rows_read(read, source_kit.table)) for read in reads] == [(True, [])]

@@ -194,7 +194,8 @@ class RestartScenarios(Scenarios):
         again.close()
 
     def test_position_never_goes_back_in_a_stream(self, source_kit: SourceKit) -> None:
-        """A cut is stored with the position of its last event: an earlier one would deliver rows twice."""
+        """A cut is stored with the position of its last event: after an earlier position, rows would be delivered
+        twice."""
         source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             for n in range(1, 4):

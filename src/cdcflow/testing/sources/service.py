@@ -22,7 +22,7 @@ class ServiceScenarios(Scenarios):
     """Rights, status, doctor, closing."""
 
     def test_tables_are_described_with_name_columns_and_key(self, source_kit: SourceKit) -> None:
-        """Sorted by name; the shapes listed first are those of rows and chunks."""
+        """`tables` must list the tables sorted, with the shapes that rows and chunks have."""
         source, checkpoint = self.prepare_source(source_kit)
         tables = source.tables()
         assert [t.id for t in tables] == [source_kit.table, source_kit.named("others")]

@@ -17,7 +17,8 @@ class StatementScenarios(Scenarios):
     """Statements, each between rows written before and after it."""
 
     def in_stream(self, kit: SourceKit, *acts: Callable[[], object], tables: tuple[str, ...] = ("items",)) -> None:
-        """Run these acts during a capture that has read the tables, then write a last row."""
+        """Run these acts during a capture that has read the tables, then write a last row, and wait until the log
+        equals the source."""
         kit.execute(ROWS, "INSERT INTO others VALUES (5, '55')")
         captured = Captured(kit)
         with captured.running():
@@ -149,7 +150,7 @@ class StatementScenarios(Scenarios):
         """A repair must be right for a deleted row, a new row, a changed row, a row that the log has already, and a key
         that neither side has.
 
-        Deletes come first, and only of rows that do not exist.
+        It writes deletes first, and only for rows that the source does not have.
         """
         source_kit.execute(ROWS)
         # To write past the log, a kit may change the server's settings. PostgreSQL's heartbeat rightly stops the

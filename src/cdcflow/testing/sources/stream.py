@@ -215,7 +215,8 @@ class StreamScenarios(Scenarios):
         source.close()
 
     def test_mark_returns_between_what_was_committed_before_and_after_it(self, source_kit: SourceKit) -> None:
-        """The window relies on this: a mark has a place in the log, after it is written and before what follows."""
+        """Windows rely on the place of a mark: it arrives after everything that was committed before it, and before
+        everything committed later."""
         source, checkpoint = self.prepare_source(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             source_kit.execute("INSERT INTO items VALUES (1, 'before')")

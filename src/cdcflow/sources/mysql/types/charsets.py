@@ -131,7 +131,7 @@ class Charset:
 
 @cache
 def charset_of(collation: int) -> Charset:
-    """The character set of a collation's id.
+    """Return the character set of a collation's id.
 
     Raises:
         ConfigurationError: cdcflow does not know the id.
@@ -148,7 +148,7 @@ def charset_of(collation: int) -> Charset:
 
 
 def text(charset: Charset, cells: Cells, where: Where) -> pa.Array:
-    """Values in this character set as an Arrow string array."""
+    """Return values in this character set as an Arrow string array."""
     if charset.name in _UTF8:
         raw = cells.binary()
         try:
@@ -165,10 +165,10 @@ def text(charset: Charset, cells: Cells, where: Where) -> pa.Array:
 
 
 def decode_text(charset: str, value: bytes, errors: str = "stop") -> str:
-    """One value as text: a label, a name. `errors` "replace": invalid bytes become U+FFFD.
+    """Return one value, such as a label or a name, as text. `errors` "replace": invalid bytes become U+FFFD.
 
     Raises:
-        UnicodeDecodeError: its bytes are invalid in this character set.
+        UnicodeDecodeError: the bytes are invalid in this character set.
     """
     return _decoder(charset, errors)(value)
 
@@ -241,7 +241,7 @@ def _table(charset: str) -> _Table:
 
 @cache
 def _characters(charset: str) -> str:
-    """The characters of the 256 bytes of a single-byte set."""
+    """Return the characters of the 256 bytes of a single-byte set."""
     letters = list(bytes(range(256)).decode(_SINGLE[charset], "replace"))
     for first, stretch in _OWN.get(charset, {}).items():
         letters[first : first + len(stretch)] = stretch

@@ -153,7 +153,7 @@ class CatalogColumn:
         labels: tuple[str, ...] = (),
         extra: str = "",
     ) -> ServerColumn:
-        """The column as the server stores it; `collation` if the catalog names none."""
+        """Return the column as the server stores it. `collation`: the one to use if the catalog names none."""
         return ServerColumn(self.name, code, metadata, self.nullable == "YES", unsigned, collation, labels, extra)
 
 

@@ -120,15 +120,14 @@ class TypeFamily:
 
 
 def unreadable(where: Where, expected: str) -> SourceUnavailable:
-    """The error for bytes that cannot be a value of this column: cdcflow connects again, and nothing is lost."""
+    """Return the error for bytes that cannot be a value of this column: cdcflow connects again, and nothing is lost."""
     return protocol_error(f"a value of {where} is not {expected} (it is not shown)")
 
 
 def valid_text(pattern: re.Pattern[str], cell: bytes, column: ServerColumn) -> str:
     """Return a key's text after checking that it is valid for its type: anything else would be SQL (hard case S01).
 
-    Raises:
-        SourceUnavailable: it is not valid.
+    Raises: SourceUnavailable: the text is not valid.
     """
     text = cell.decode("ascii", "replace")
     if pattern.fullmatch(text) is None:

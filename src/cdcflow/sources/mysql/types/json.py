@@ -67,7 +67,8 @@ def text(cells: Cells, where: Where) -> pa.Array:
 
 
 def document_text(document: bytes) -> str:
-    """One document as the server prints it. An empty one is what the server stores for NULL in a NOT NULL column.
+    """Return one document as the server prints it. No bytes at all are what the server stores for NULL in a NOT NULL
+    column.
 
     Raises:
         NoJson: the bytes are not a JSON value.

@@ -78,7 +78,7 @@ def bit_metadata(bits: int) -> int:
 
 
 def integer(kind: str, arrow: pa.DataType, cells: Cells, where: Where) -> pa.Array:
-    """Integers of 1, 2, 4 and 8 bytes; `kind` is the numpy type of the stored bytes. Also used for FLOAT and DOUBLE."""
+    """Decode integers of 1, 2, 4 and 8 bytes, and FLOAT and DOUBLE. `kind`: the numpy type of the stored bytes."""
     values = cells.buffer.values(kind, cells.start)
     return pa.array(values, arrow, mask=cells.mask)
 
@@ -105,7 +105,8 @@ def bits(width: int, cells: Cells, where: Where) -> pa.Array:
 
 
 def number_text(arrow: pa.DataType, cells: Cells, where: Where) -> pa.Array:
-    """The server's text of a number. Arrow rounds to nearest, so the shortest text of a double yields its bits."""
+    """Decode the server's text of a number. Arrow rounds to nearest, so the shortest text of a double yields its
+    bits."""
     return parse_numbers(cells.binary(), arrow, where, f"a number that {arrow} holds")
 
 
@@ -125,7 +126,7 @@ def parse_numbers(strings: pa.Array, arrow: pa.DataType, where: Where, expected:
 
 
 def digit_groups(precision: int, scale: int) -> list[tuple[int, int]]:
-    """The groups of a row image: bytes and digits of each, in order."""
+    """Return the groups of digits that a row image has for a DECIMAL, in order: the bytes and the digits of each."""
     first, whole = (precision - scale) % _DIGITS, (precision - scale) // _DIGITS
     parts, last = scale // _DIGITS, scale % _DIGITS
     found = [(_BYTES_OF[first], first)] + [(4, _DIGITS)] * (whole + parts) + [(_BYTES_OF[last], last)]
@@ -133,7 +134,7 @@ def digit_groups(precision: int, scale: int) -> list[tuple[int, int]]:
 
 
 def decimal_width(precision: int, scale: int) -> int:
-    """The number of bytes of a value in a row image."""
+    """Return the number of bytes of a DECIMAL in a row image."""
     return sum(size for size, _ in digit_groups(precision, scale))
 
 

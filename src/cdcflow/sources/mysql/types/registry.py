@@ -40,7 +40,7 @@ METADATA_BYTES: Mapping[int, int] = {
     **dict.fromkeys(_OLD, 0),
     **{code: size for family in FAMILIES for code, size in family.codes.items()},
 }
-"""The bytes of metadata in a table map, by type code."""
+"""How many bytes of metadata a table map has for a column, by type code."""
 SIGNED = frozenset(code for family in FAMILIES for code in family.signed)
 COLLATED = frozenset((249, 250, 251, 253, *(code for family in FAMILIES for code in family.collated)))
 
@@ -48,15 +48,15 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {"zero_dates": ("stop", "null", "text
 
 
 def family_of(column: ServerColumn) -> TypeFamily | None:
-    """The family of a column's type; None if the type is not captured."""
+    """Return the family of a column's type; None if the type is not captured."""
     return _BY_EXTRA.get(column.extra) or _BY_CODE.get(column.type_code)
 
 
 def server_column(column: CatalogColumn, collations: Mapping[str, int], *, is_mariadb: bool = False) -> ServerColumn:
-    """The column as a table map describes it. `collations` maps each collation to its number.
+    """Return the column as a table map describes it. `collations` maps each collation to its number.
 
     Raises:
-        ConfigurationError: a type that cdcflow does not know.
+        ConfigurationError: cdcflow does not know the column's type, or the server does not list its collation.
     """
     family = _BY_NAME.get(column.type)
     if family is None:
@@ -80,7 +80,7 @@ def extra_of(column: ServerColumn, type_text: str) -> str:
 
 
 def codec_of(column: ServerColumn, table: TableId, policy: Policy) -> Codec:
-    """The codec of a column.
+    """Return the codec of a column.
 
     Raises:
         ConfigurationError: the type is not captured, or does not support the policy.
@@ -122,7 +122,7 @@ def check_key(column: ServerColumn, where: Where, policy: Policy) -> None:
     """Refuse a column of a key whose policy would make keys of different rows equal.
 
     Raises:
-        ConfigurationError: it would; the remedy names a policy that does not.
+        ConfigurationError: the policy would do that; the remedy names one that does not.
     """
     family = family_of(column)
     setting = family.setting(column) if family is not None else None
@@ -137,13 +137,13 @@ def check_key(column: ServerColumn, where: Where, policy: Policy) -> None:
 
 
 def select_expression(column: ServerColumn) -> str:
-    """The expression in a chunk's SELECT that preserves every bit of this column's values."""
+    """Return the expression in a chunk's SELECT that preserves every bit of this column's values."""
     family = family_of(column)
     return as_is(column) if family is None else family.select(column)
 
 
 def row_text_of(column: ServerColumn, codec: Codec) -> RowText:
-    """The column's text in a row's digest."""
+    """Return the column's text in a row's digest."""
     family = family_of(column)
     assert family is not None  # noqa: S101  the column has a codec
     return family.row_text(column, codec)

@@ -45,8 +45,8 @@ def duration(column: ServerColumn, codec: Codec) -> RowText:
 
 
 def moment(column: ServerColumn, codec: Codec) -> RowText:
-    """Return days or microseconds since 1970. A date that does not exist in the calendar has a text that no copy has,
-    or that of NULL if `zero_dates` is null."""
+    """Return days or microseconds since 1970. For a date that does not exist in the calendar, return a text that no
+    copy has; or, if `zero_dates` is null, the text of NULL."""
     if codec.arrow == pa.string():
         return cast_text(column, codec)
     name = quote_name(column.name)

@@ -31,7 +31,7 @@ _HAS_SRID = 0x20
 
 
 def well_known(cells: Cells, where: Where) -> pa.Array:
-    """Geometry as EWKB: with the SRID after the type if it has one, otherwise plain WKB.
+    """Return geometries as EWKB: with the SRID after the type, or as plain WKB if they have no SRID.
 
     server   srid(4) │ 1 │ type(4)              │ rest      little-endian always, inner geometries without SRID
     EWKB               1 │ type(4) | 0x20000000 │ srid(4) │ rest
@@ -88,8 +88,8 @@ def inet6(cells: Cells, where: Where) -> pa.Array:
 
 
 def _inet6(value: bytes) -> str:
-    """Return an address as MariaDB prints it: an embedded IPv4 address in its notation, and without the first of the
-    longest runs of zero groups, even if it is only one group long."""
+    """Return an address as MariaDB prints it: an embedded IPv4 address with dots, and `::` for the first of the longest
+    runs of zero groups, even if that is only one group long."""
     mapped = value[:12] == bytes(10) + b"\xff\xff"
     if mapped or (value[:12] == bytes(12) and value[12:14] != b"\0\0"):
         return ("::ffff:" if mapped else "::") + ".".join(map(str, value[12:]))
@@ -161,7 +161,7 @@ STORED: dict[str, tuple[TypeCode, int | None]] = {
 
 
 def mariadb_vector(column: CatalogColumn) -> ServerColumn:
-    """MariaDB's VECTOR as its table maps describe it."""
+    """Return a column of MariaDB's type VECTOR as table maps describe it."""
     return column.stored_as(TypeCode.VARCHAR, column.octets or 0, collation=BINARY_COLLATION, extra="vector")
 
 

@@ -95,7 +95,8 @@ def datetime_text(digits: int, cells: Cells, where: Where) -> pa.Array:
 
 
 def timestamp(digits: int, cells: Cells, where: Where) -> pa.Array:
-    """Decode seconds since 1970. All zeros mean 0000-00-00 00:00:00, so that 1970 begins one tick later."""
+    """Decode seconds since 1970. All zeros mean 0000-00-00 00:00:00, so the earliest time that a column can hold is one
+    tick after 1970 began."""
     us = _seconds_us(digits, cells)
     return _within_calendar(us, us != 0, TIMESTAMP, cells, where)
 

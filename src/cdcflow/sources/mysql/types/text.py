@@ -48,7 +48,7 @@ def decode_binary(width: int, cells: Cells, where: Where) -> pa.Array:
 
 
 def fixed_width(width: int, cells: Cells) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
-    """Values of `width` bytes, one per row, padded with zeros."""
+    """Return the values as one row of `width` bytes each, padded with zeros."""
     offsets = np.arange(width)
     there = offsets < np.where(cells.present, cells.size, 0)[:, None]
     at = np.minimum(cells.start[:, None] + offsets, len(cells.buffer.bytes) - 1)
@@ -90,7 +90,7 @@ def _inflate(value: bytes, where: Where) -> bytes:
 
 
 def prefix_of(column: ServerColumn) -> int:
-    """The number of bytes of the length that precedes a value in a row image."""
+    """Return how many bytes the length in front of a value has in a row image."""
     if column.type_code in (TypeCode.BLOB, TypeCode.BLOB_COMPRESSED):
         return column.metadata
     return 1 if column.metadata < 256 else 2
@@ -110,7 +110,7 @@ def _from_catalog(column: CatalogColumn) -> ServerColumn:
 
 
 def _charset(column: ServerColumn) -> Charset | None:
-    """The character set of text; None for bytes."""
+    """Return the character set of a text column; None for a column of bytes."""
     return None if column.collation in (None, BINARY_COLLATION) else charset_of(column.collation or 0)
 
 
