@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +17,7 @@ import pytest
 from tests.servers.postgres import Database, PostgresServer
 from tests.servers.standby import Standby
 from tests.support.daemon.standby_bank import StandbyBank
+from tests.support.polling import PATIENCE_S, wait_until
 
 from cdcflow import wiring
 from cdcflow.capture.interleave.progress import Progress
@@ -217,6 +220,51 @@ def test_lost_slot_stops_with_its_reason(own_standby: Standby, tmp_path: Path) -
             fence = bank.fence()
             bank.wait_until(lambda: bank.has_reached(fence), "the tables to be read again")
         bank.assert_log_equals_source()
+
+
+@pytest.mark.long
+def test_log_that_a_standby_limits_by_itself_is_continued_with_its_rows_kept(
+    own_standby: Standby, tmp_path: Path
+) -> None:
+    """P38: what docs/budget.md recommends in place of a release, which a standby cannot note."""
+    own_standby.reload(max_slot_wal_keep_size="16MB")
+    with new_bank(own_standby, tmp_path) as bank:
+        capture_once(bank)
+        bank.write(seed=5, transactions=30)
+        for _ in range(4):
+            bank.database.execute("SELECT pg_switch_wal()")
+            bank.write(seed=6, transactions=1)
+        bank.database.execute("CHECKPOINT")
+        own_standby.wait_for_replay()
+        own_standby.execute("CHECKPOINT")
+        lost = "SELECT 1 FROM pg_replication_slots WHERE wal_status = 'lost'"
+        wait_until(lambda: own_standby.execute(lost) != [], "the slot to be invalidated")
+        with pytest.raises(HistoryLost) as error:
+            bank.capture_to_its_end()
+        assert error.value.runbook == "slot-lost"
+        own_standby.reload(max_slot_wal_keep_size="")
+        with started(bank, "run", "--accept-history-loss", "--keep-rows") as daemon, own_standby.snapshots():
+            fence = bank.fence()
+            bank.wait_until(lambda: bank.has_passed(fence), "the daemon to capture", daemon)
+            with started(bank, "repair") as repair:
+                assert repair.wait(PATIENCE_S) == 0, bank.output()
+            daemon.terminate()
+            assert daemon.wait(PATIENCE_S) == 0, bank.output()
+        bank.assert_log_equals_source()
+        assert 1 in generations(bank), "no table kept its rows"
+
+
+@contextmanager
+def started(bank: StandbyBank, *command: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A command of cdcflow, in a process."""
+    with (bank.folder / "daemon.out").open("ab") as output:
+        arguments = [sys.executable, "-m", "cdcflow", *command, "--config", str(bank.config_path)]
+        process = subprocess.Popen(arguments, stdout=output, stderr=output)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_promotion_under_the_daemon_is_survived(own_standby: Standby, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def unsupported_settings(settings: Postgres) -> Iterator[Unsupported]:
         yield Unsupported(
             "source.log_budget_then",
             "a release of the slot is noted in a table of the source",
-            "set source.log_budget_then: stop",
+            "set source.log_budget_then: stop, and max_slot_wal_keep_size at the standby",
         )
     if settings.control_table is not None:
         yield Unsupported(
