@@ -90,12 +90,13 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class LoopIntervals:
-    """How often the loop runs its periodic checks, and how long it waits for the last sync when it stops, in
-    seconds."""
+    """How often the loop runs its periodic checks, and how long it waits for the last sync and then for the last
+    segment when it stops, in seconds."""
 
     heartbeat_s: float = 10.0
     tables_look_s: float = 30.0
     stop_s: float = 8.0
+    sealing_s: float = 3.0
 
 
 class Attempt:
@@ -433,14 +434,17 @@ class Attempt:
         told = self._recording.acknowledged
         self._on_event("capture stopped", {"cut": told.cut, "next_offset": told.next_offset})
 
-    def close(self) -> None:
-        """Stop the threads and close the connections to the source. The log stays open: its owner closes it."""
+    def close(self, *, seals: bool = True) -> None:
+        """Stop the threads and close the connections to the source. The log stays open: its owner closes it.
+
+        `seals` False: another process waits for the log, and will seal what is not sealed yet.
+        """
         if self._governor is not None:
             self._governor.observe(is_reading=False, in_window=False)
         with contextlib.suppress(SourceUnavailable):
             self._stream.close()
         self._tasks.close()
-        self._durability.stop()
+        self._durability.stop(self._pace.sealing_s if seals else 0.0)
 
     def keys_where(self, table: TableId, predicate: str, keys_max: int) -> KeySet:
         """The keys of the rows for which a predicate (the source's SQL) is true, at most `keys_max` + 1.

@@ -459,7 +459,7 @@ class Capture:
                 self._tally.add(attempt)
                 self._attempt = None
             self._paused = attempt.capture_paused or self._resuming is not None
-            attempt.close()
+            attempt.close(seals=self._stop.is_set() or self._may_write())
             # An operator's command counts once: if it is durable, the next attempt does not repeat it.
             given = self._orders.given or attempt.order_is_kept()
             self._orders = replace(self._orders, given=given, accept_history_loss=False)

@@ -13,10 +13,11 @@ reading when too many of them wait (`log_writes.UNSEALED_MAX`).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
-from cdcflow.capture.ports.log import Log
+from cdcflow.capture.ports.log import BoundedSealing, Log
 from cdcflow.capture.threads import Clock, Threads
 from cdcflow.model.position import Checkpoint
 
@@ -79,7 +80,11 @@ class Durability:
         """Wait until every cut is durable. Return False if one was not after `seconds`."""
         return self._syncer.settle(seconds)
 
-    def stop(self) -> None:
+    def stop(self, sealing_s: float = math.inf) -> None:
+        """End the threads. A segment that is not sealed after this many seconds is abandoned, by the log's `close`
+        as well."""
+        if isinstance(self._log, BoundedSealing):
+            self._log.end_sealing_within(sealing_s)
         self._syncer.stop()
         self._sealer.stop()
 

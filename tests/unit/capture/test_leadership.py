@@ -34,6 +34,7 @@ class Lease:
         self.error: CdcflowError | None = None
         self.other: Holder | None = Holder("db-2 (process 7)")
         self.on_hold: Callable[[], object] = lambda: None
+        self.on_release: Callable[[], object] = lambda: None
 
     def hold(self) -> bool:
         self.asked += 1
@@ -46,7 +47,8 @@ class Lease:
     def holder(self) -> Holder | None:
         return self.other
 
-    def release(self) -> None: ...
+    def release(self) -> None:
+        self.on_release()
 
 
 class Stage:
@@ -156,6 +158,28 @@ def test_command_that_no_attempt_accepted_is_refused_when_the_lease_is_lost(stag
     assert found.events("command refused") == [
         {"op": "pause-capture", "by": "an operator", "reason": "this daemon is the standby"}
     ]
+
+
+@pytest.mark.parametrize(("end", "seals"), [("lease lost", False), ("handover", False), ("stop", True)])
+def test_daemon_that_is_replaced_leaves_sealing_to_the_other_one(
+    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch, end: str, *, seals: bool
+) -> None:
+    """The other daemon waits for the lease in the meantime. After a stop no other daemon may exist."""
+    limits: list[float] = []
+    record = lambda _, seconds: limits.append(seconds)  # noqa: E731
+    monkeypatch.setattr(MemoryLog, "end_sealing_within", record, raising=False)
+    found = stage(Lease())
+    found.wait_for("capturing")
+    match end:
+        case "lease lost":
+            found.lease.held = False
+        case "handover":
+            found.lease.on_release = lambda: setattr(found.lease, "held", False)
+            found.capture.request("handover")
+        case _:
+            found.capture.stop()
+    wait_until(lambda: limits, "the attempt to end")
+    assert [limit > 0 for limit in limits] == [seals]
 
 
 @pytest.mark.parametrize("op", ["resume-capture", "pause-capture", "handover", "backfill"])

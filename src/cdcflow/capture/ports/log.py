@@ -129,6 +129,18 @@ class Log(Protocol):
 
 
 @runtime_checkable
+class BoundedSealing(Protocol):
+    """A log that can leave the sealing of what is durable already to its next writer."""
+
+    def end_sealing_within(self, seconds: float) -> None:
+        """Abandon, after this many seconds, what `seal_pending` or `close` has not sealed until then.
+
+        Any thread may call it. Called once, before `close`.
+        """
+        ...
+
+
+@runtime_checkable
 class ShapeKeeping(Protocol):
     """A log that can return the shape of a table's rows, even if the table no longer exists."""
 

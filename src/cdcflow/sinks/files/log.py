@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ from cdcflow.sinks.files.journals import JournalFile
 from cdcflow.sinks.files.recovery import Closed, Opened, Recovered, create, recover
 from cdcflow.sinks.files.replication import Replication
 from cdcflow.sinks.files.row_file import HeldFile, RowFile
-from cdcflow.sinks.files.sealer import Sealing
+from cdcflow.sinks.files.sealer import Sealing, SealingAbandoned
 from cdcflow.sinks.files.spool_file import SpoolFile
 from cdcflow.sinks.files.uploader import Uploading
 from cdcflow.sinks.log_end import LogEnd
@@ -327,7 +328,7 @@ class FileLog:
             InvariantViolated: a sync failed or a journal is damaged; stop.
         """
         segments: list[Segment] = []
-        with self._sealing, self._deadly():
+        with self._sealing, self._deadly(), contextlib.suppress(SealingAbandoned):
             self._living()
             if not self._is_clean:
                 self._segments.clean_up()
@@ -336,11 +337,19 @@ class FileLog:
                 with self._syncing:
                     self._sync_last_cut()  # the following journals must have their names before these are removed
                 for journal in closed:
+                    self._segments.check_time()
                     segments.append(self._segments.seal(journal))
                     self._closed.popleft()
                     if self._uploads is not None:
                         self._uploads.wake()
         return segments
+
+    def end_sealing_within(self, seconds: float) -> None:
+        """Leave what takes longer than this to the next start: a journal that is durable need not be sealed now.
+
+        Any thread may call it, also during `seal_pending`.
+        """
+        self._segments.ends_at = time.monotonic() + seconds
 
     def expire(
         self, *, before_cut: int | None = None, bytes_max: int | None = None, before_clock: int | None = None
@@ -388,7 +397,10 @@ class FileLog:
             return retry_read(lambda: lookup.partial_keys(self._layout, extents, newest, shape, since), self.path)
 
     def close(self) -> None:
-        """Drop the rows after the last cut, seal the rest, and release the lock. After an error, nothing is sealed."""
+        """Drop the rows after the last cut, seal the rest, and release the lock. After an error, nothing is sealed.
+
+        `end_sealing_within` limits how long the sealing takes.
+        """
         if not self._is_open:
             return
         try:
@@ -596,8 +608,9 @@ class FileLog:
             self._journal.cut_off(self._cut.end)
             self._log_end = LogEnd(self._cut.checkpoint)
         self.sync()
-        self.roll()
-        self.seal_pending()
+        if time.monotonic() < self._segments.ends_at:  # otherwise the next start continues this journal
+            self.roll()
+            self.seal_pending()
 
 
 def _make_directory(layer: FileLayer, path: Path) -> None:

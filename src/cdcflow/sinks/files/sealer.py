@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.log.disk.layer import FileLayer, link_or_copy, remove_tree, storing, write_file
@@ -22,7 +24,14 @@ from cdcflow.log.format.numbers import in_order
 from cdcflow.log.format.segment import Segment, manifest_hash
 from cdcflow.sinks.files.recovery import Closed, Opened, clean_up
 
+T = TypeVar("T")
+
 YIELDED_FRAMES = 64
+
+
+class SealingAbandoned(Exception):
+    """Raised instead of finishing a segment for which no time is left. Its journal stays, and the next start seals
+    it."""
 
 
 class Sealing:
@@ -38,6 +47,8 @@ class Sealing:
         self._schemas_saved = opened.schemas_saved
         self._last_manifest = opened.last_manifest
         self._sealed_last = opened.sealed
+        self.ends_at = math.inf
+        """No segment is written after this time (of `time.monotonic`). Any thread may set it."""
 
     def clean_up(self) -> None:
         """Remove leftovers of segments from earlier runs; skipped while another process works on them."""
@@ -50,8 +61,17 @@ class Sealing:
         last = self._sealed_last
         return None if last is None else (last.first_offset, last.last_offset)
 
+    def check_time(self) -> None:
+        """Raise SealingAbandoned after `ends_at`."""
+        if time.monotonic() >= self.ends_at:
+            raise SealingAbandoned
+
     def seal(self, closed: Closed) -> Segment:
-        """Make a segment from a closed journal, and remove the journal. The journals after it must have their names."""
+        """Make a segment from a closed journal, and remove the journal. The journals after it must have their names.
+
+        Raises:
+            SealingAbandoned: see `ends_at`; nothing is left of the segment.
+        """
         first, last = closed.header.first_offset, closed.checkpoint.next_offset - 1
         target = self._layout.segment(first, last)
         with storing(f"sealing {target}"):
@@ -69,7 +89,7 @@ class Sealing:
         temporary = self._layout.segments / f".{target.name}.{self._lease.epoch}.tmp"
         try:
             self._write_segment(closed, temporary)
-        except OSError:
+        except (OSError, SealingAbandoned):
             with contextlib.suppress(OSError):
                 remove_tree(self._layer, temporary)
             raise
@@ -85,7 +105,7 @@ class Sealing:
             directory,
             lambda open_target: seal(
                 self._closed_records(closed),
-                lambda record: attached.rows(self._layout, record),
+                lambda record: self._in_time(attached.rows(self._layout, record)),
                 open_target,
                 log_id=self._log_id,
                 base=closed.header.base,
@@ -105,11 +125,17 @@ class Sealing:
                     # Small frames are decoded by Python alone, and no other thread runs during that: so yield often.
                     if number % YIELDED_FRAMES == 0:
                         time.sleep(0)
+                    self.check_time()
                     yield record
             except Damaged as damage:
                 raise InvariantViolated(
                     f"sealing {path}: {damage}, and it was durable", runbook="log-damaged"
                 ) from None
+
+    def _in_time(self, found: Iterator[T]) -> Iterator[T]:
+        for one in found:
+            self.check_time()
+            yield one
 
     def _take_over(self, record: AttachedFile, target: Path) -> None:
         # A second name for it, not a rename: a segment that is never finished is deleted with its files.
