@@ -92,9 +92,11 @@ class Capture:
         releases: bool = False,
         governor: Governor | None = None,
         leadership: Leadership | None = None,
+        prepare_takeover: Callable[[], None] = lambda: None,
     ) -> None:
         self._governor = governor
         self._leadership = leadership
+        self._prepare_takeover = prepare_takeover
         self._is_standby = False
         self.on_role: Callable[[bool], None] = lambda active: None
         """Called by the capture's thread when this process becomes active (True) or the standby (False)."""
@@ -290,6 +292,7 @@ class Capture:
             self._is_standby, self._waiting_for = True, "another daemon holds the lease"
             self._refuse_requests()
             self.on_role(False)
+            self._prepare_takeover()
             self._refuse_to_wait(leadership)
             if not leadership.take(self._stop.is_set, wait=self._wait_for_first):
                 return False
@@ -298,6 +301,8 @@ class Capture:
             self._paused, self._attempts, self._is_standby = None, 1, False
             self._waiting_for = None
             self.on_role(True)
+            if leadership.is_held:
+                return True  # the place of the lease has just answered
         leadership.confirm()
         return True
 

@@ -57,6 +57,18 @@ def open_source(config: Config, readers: Readers | None = None) -> Source:
     return private_source(_open_bare(config, readers), policy_rules(config))
 
 
+def load_modules(config: Config) -> None:
+    """Import what a capture with these settings imports at its first attempt.
+
+    A standby does this while it waits: on a busy machine it takes longer than the rest of a takeover.
+    """
+    with contextlib.suppress(ImportError):  # the attempt explains what is not installed
+        if isinstance(config.database, MySQL):
+            from cdcflow.sources.mysql import source  # noqa: F401
+        if isinstance(config.log, KafkaLog):
+            from cdcflow.sinks.kafka import log, tier  # noqa: F401
+
+
 def policy_rules(config: Config) -> PolicyRules:
     """Return the rules of `tables` for the configured source."""
     is_numbered = isinstance(config.database, Postgres)  # its attnum survives a rename
@@ -142,6 +154,7 @@ def capture(
         late=LateTraces(partial(state_files.of_late, folder), partial(state_files.write_late, folder)),
         governor=governor(config, on_event or log_event),
         leadership=leadership(config, on_event or log_event),
+        prepare_takeover=partial(load_modules, config),
     )
 
 

@@ -106,6 +106,11 @@ def log_reader(config: Config) -> LogReader:
 
 def newest_checkpoint(config: Config) -> Checkpoint:
     """Return the latest checkpoint of the configured log, or that of a new log if it does not exist."""
+    if isinstance(config.log, KafkaLog):
+        from cdcflow.sinks.kafka.reader import KafkaReader
+
+        state = KafkaReader(topics(config.log.kafka)).find_state()  # one query: a takeover waits for it
+        return Checkpoint() if state is None else state.checkpoint
     reader = log_reader(config)
     return reader.newest_checkpoint() if reader.exists() else Checkpoint()
 

@@ -28,6 +28,7 @@ from cdcflow.errors import (
     SinkUnavailable,
 )
 from cdcflow.model.position import Checkpoint, SourceIdentity
+from cdcflow.sinks.kafka import producer
 from cdcflow.sinks.kafka.doctor import doctor
 from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.producer import Sender
@@ -38,6 +39,8 @@ from cdcflow.testing.sinks import ORDERS, Writer, changes, orders, transactions
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
 pytestmark = pytest.mark.kafka
 _numbers = itertools.count(1)
+TRIED_AGAIN_S = 1.0
+"""More than the half second after which the client library tries again."""
 
 
 @pytest.fixture
@@ -102,6 +105,30 @@ def reopened(topics: Topics, patience_s: float = PATIENCE_S) -> Writer:
 
 
 # ── brokers ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_second_producer_of_an_opening_is_not_fenced_by_the_first(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O07: a killed writer's open transaction has to end first, and a standby does not wait until the library tries
+    again."""
+    writer = opened(topics)
+    writer.put(orders(1))
+    killed = Sender(topics)
+    killed.fence()
+    killed.begin()
+    killed.put(topics.name, b"", b"never committed")
+    killed.settle()
+    killed.leave()
+    monkeypatch.setattr(producer, "FENCED_WITHIN_S", 0.001)
+    again = opened(topics)
+    until = time.monotonic() + TRIED_AGAIN_S
+    written = [1]
+    while time.monotonic() < until:
+        written.append(written[-1] + 1)
+        again.put(orders(written[-1]))
+    topics.wait_until_shown()
+    assert ids(topics) == written
 
 
 @pytest.mark.long

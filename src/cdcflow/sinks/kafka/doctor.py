@@ -44,7 +44,7 @@ def doctor(topics: Topics, folder: Path | None = None, history: LogLocation | No
     except CdcflowError as error:
         found.append(Finding("error", subject, str(error).split("\n")[0], error.remedy))
     try:
-        settings = {topic: admin.settings(topic) for topic in there}
+        settings = admin.settings(*there)
     except CdcflowError as error:
         text = f"the topics' settings cannot be read ({str(error).split(chr(10))[0]})"
         return [

@@ -15,7 +15,12 @@ from cdcflow.sinks.kafka.topics import PartitionReader, Topics
 def read_state(topics: Topics) -> TopicState:
     """The current state in the checkpoint's topic."""
     with topics.reader(topics.state) as reader:
-        return states.read(reader.messages(reader.bounds()[0]), topics.state)
+        return state_of(reader)
+
+
+def state_of(reader: PartitionReader) -> TopicState:
+    """The current state, by a reader of the checkpoint's topic."""
+    return states.read(reader.messages(reader.bounds()[0]), reader.topic)
 
 
 def frames(

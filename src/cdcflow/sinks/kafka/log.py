@@ -56,7 +56,7 @@ from cdcflow.sinks.kafka import loss
 from cdcflow.sinks.kafka import state as states
 from cdcflow.sinks.kafka.doctor import wrong
 from cdcflow.sinks.kafka.failures import GONE, Fenced
-from cdcflow.sinks.kafka.frames import frames, read_state
+from cdcflow.sinks.kafka.frames import frames, read_state, state_of
 from cdcflow.sinks.kafka.producer import Sender
 from cdcflow.sinks.kafka.state import StateRecord, TopicRange, TopicState
 from cdcflow.sinks.kafka.topics import Admin, PartitionReader, Topics
@@ -112,11 +112,22 @@ class KafkaLog:
     """
 
     def __init__(
-        self, topics: Topics, sender: Sender, state: TopicState, scratch: Path, *, is_new: bool, low: int
+        self,
+        topics: Topics,
+        sender: Sender,
+        reader: PartitionReader,
+        admin: Admin,
+        state: TopicState,
+        scratch: Path,
+        *,
+        is_new: bool,
+        low: int,
     ) -> None:
-        """`low`: the first topic offset that the brokers have."""
+        """`reader`: of the log's topic. `low`: the first topic offset that the brokers have."""
         self._topics = topics
         self._sender = sender
+        self._reader = reader
+        self._admin = admin
         self._scratch = scratch
         self._attempted = f"writing the log in topic {topics.name}"
         self.log_id = state.log_id
@@ -181,35 +192,39 @@ class KafkaLog:
             SinkUnavailable: the brokers do not answer.
         """
         attempted = f"opening the log in topic {topics.name}"
-        sender = Sender(topics)  # connects while the topics are checked
-        if not accept_loss:
-            loss.check_there(topics, attempted, folder)
-        _check_topics(topics, topics.make(), attempted)
-        sender.fence()
-        found = read_state(topics)
-        if accept_moved and found.identity is not None:
-            owned = replace(found, identity=identity)
-        else:
-            if found.identity is not None:
-                _check_source(found.identity, identity, attempted, renamed=accept_renamed, replaced=accept_replaced)
-            owned = _owned_state(found, identity, attempted, copy_of, accept_timeline=accept_timeline)
-        owned = replace(owned, epoch=max(owned.epoch, after_epoch or owned.epoch))
-        low = loss.check(topics, found, attempted, folder, history, accepted=accept_loss, reopened=reopened)
-        with storing(f"{attempted}: creating a folder for large transactions"):
-            if scratch is not None:
-                scratch.mkdir(parents=True, exist_ok=True)
-                # Left by a killed process. A replaced one that still runs may keep writing into the unlinked files.
-                for left in scratch.glob(f"{_ROOM}*"):
-                    shutil.rmtree(left, ignore_errors=True)
-            room = Path(tempfile.mkdtemp(prefix=_ROOM, dir=scratch))
-        try:
-            made = cls(topics, sender, owned, room, is_new=owned.identity != found.identity, low=low)
+        with contextlib.ExitStack() as undo:
+            # These connect while the topics are checked.
+            sender, admin = Sender(topics), Admin(topics, attempted)
+            undo.callback(sender.leave)
+            reader = undo.enter_context(topics.reader(topics.name))
+            if not accept_loss:
+                loss.check_there(topics, admin, attempted, folder)
+            with topics.reader(topics.state) as reader_of_state:
+                topics.make(admin)
+                _check_topics(topics, admin, attempted)
+                sender.fence()
+                found = state_of(reader_of_state)
+            if accept_moved and found.identity is not None:
+                owned = replace(found, identity=identity)
+            else:
+                if found.identity is not None:
+                    _check_source(found.identity, identity, attempted, renamed=accept_renamed, replaced=accept_replaced)
+                owned = _owned_state(found, identity, attempted, copy_of, accept_timeline=accept_timeline)
+            owned = replace(owned, epoch=max(owned.epoch, after_epoch or owned.epoch))
+            low = loss.check(topics, reader, found, attempted, folder, history, accepted=accept_loss, reopened=reopened)
+            with storing(f"{attempted}: creating a folder for large transactions"):
+                if scratch is not None:
+                    scratch.mkdir(parents=True, exist_ok=True)
+                    # Left by a killed process. A replaced one that still runs may keep writing into the unlinked files.
+                    for left in scratch.glob(f"{_ROOM}*"):
+                        shutil.rmtree(left, ignore_errors=True)
+                room = Path(tempfile.mkdtemp(prefix=_ROOM, dir=scratch))
+            undo.callback(shutil.rmtree, room, ignore_errors=True)
+            is_new = owned.identity != found.identity
+            made = cls(topics, sender, reader, admin, owned, room, is_new=is_new, low=low)
             loss.note(folder, made.log_id)
+            undo.pop_all()
             return made
-        except BaseException:
-            sender.leave()
-            shutil.rmtree(room, ignore_errors=True)
-            raise
 
     # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -280,6 +295,7 @@ class KafkaLog:
         finally:
             self._is_open = False
             self._sender.leave()
+            self._reader.__exit__()
             for left in list(self._spools.values()):
                 left.abandon()
             shutil.rmtree(self._scratch, ignore_errors=True)
@@ -356,9 +372,8 @@ class KafkaLog:
     @contextlib.contextmanager
     def _looking_back(self) -> Iterator[PartitionReader]:
         with self._syncing:
-            self._topics.wait_until_shown()
-            with self._topics.reader(self._topics.name) as reader:
-                yield reader
+            self._topics.wait_until_shown(self._admin)
+            yield self._reader
 
     def _partial_rows(self, shape: Table, since: Offset) -> Iterator[pa.Table]:
         with self._looking_back() as reader:
@@ -543,7 +558,7 @@ def _check_topics(topics: Topics, admin: Admin, attempted: str) -> None:
     found = [*wrong(topics, there, None)]
     # Without the right to read the settings, wrong ones are noticed by their effects; `doctor` reports that it cannot.
     with contextlib.suppress(ConfigurationError, SinkUnavailable):
-        found += wrong(topics, there, {topic: admin.settings(topic) for topic in there})
+        found += wrong(topics, there, admin.settings(*there))
     if found:
         raise ConfigurationError(
             f"{attempted}: {found[0].subject}: {found[0].text}", remedy=found[0].remedy, runbook="topic-unusable"

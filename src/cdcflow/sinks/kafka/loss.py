@@ -18,14 +18,14 @@ from cdcflow.log.read.reader import LogLocation
 from cdcflow.sinks.kafka.failures import GONE
 from cdcflow.sinks.kafka.frames import last_cut_of, read_state
 from cdcflow.sinks.kafka.state import TopicState
-from cdcflow.sinks.kafka.topics import Admin, Topics
+from cdcflow.sinks.kafka.topics import Admin, PartitionReader, Topics
 
 ACCEPTED = "run `cdcflow run --accept-history-loss`, which reads all tables again"
 _BEGIN_ANEW = f"bring the topics back from a copy; or {ACCEPTED} into a new log"
 _NOTE = "log_id"
 
 
-def check_there(topics: Topics, attempted: str, folder: Path | None) -> None:
+def check_there(topics: Topics, admin: Admin, attempted: str, folder: Path | None) -> None:
     """Check that the topics exist if this machine has a note that a log is in them.
 
     Called before they are created, which would replace topics that an operator may restore.
@@ -33,7 +33,7 @@ def check_there(topics: Topics, attempted: str, folder: Path | None) -> None:
     Raises:
         HistoryLost: neither exists.
     """
-    if _read_note(folder) is not None and not Admin(topics, attempted).partitions():
+    if _read_note(folder) is not None and not admin.partitions():
         gone = deletion_finding(topics, folder)
         assert gone is not None  # noqa: S101  a note exists
         raise HistoryLost(f"{attempted}: {gone.text}", remedy=gone.remedy, runbook="topic-gone")
@@ -41,6 +41,7 @@ def check_there(topics: Topics, attempted: str, folder: Path | None) -> None:
 
 def check(
     topics: Topics,
+    reader: PartitionReader,
     state: TopicState,
     attempted: str,
     folder: Path | None,
@@ -51,16 +52,15 @@ def check(
 ) -> int:
     """Check that the topic has everything up to its checkpoint. Return the first topic offset that the brokers have.
 
-    `folder`: this machine's note (see `note`). `history`: where sealed segments are. `accepted`: an operator accepts
-    that rows are gone, and has all tables read again. `reopened`: this process had the log open before, so expiry since
-    then is normal.
+    `reader`: of the log's topic. `folder`: this machine's note (see `note`). `history`: where sealed segments are.
+    `accepted`: an operator accepts that rows are gone, and has all tables read again. `reopened`: this process had the
+    log open before, so expiry since then is normal.
 
     Raises:
         InvariantViolated: the log's topic does not end at the checkpoint.
         HistoryLost: everything up to the checkpoint is gone, or the log itself.
     """
-    with topics.reader(topics.name) as reader:
-        low, cut = reader.bounds()[0], last_cut_of(reader, state)
+    low, cut = reader.bounds()[0], last_cut_of(reader, state)
     if cut not in (None, state.checkpoint.cut):
         raise InvariantViolated(
             f"{attempted}: it ends with cut {cut}, and topic {topics.state} says {state.checkpoint.cut}: one of "
@@ -108,7 +108,8 @@ def findings(topics: Topics, folder: Path | None, history: LogLocation | None) -
     subject = f"log in topic {topics.name}"
     state = read_state(topics)
     try:
-        check(topics, state, "comparing the log with its checkpoint", folder, history)
+        with topics.reader(topics.name) as reader:
+            check(topics, reader, state, "comparing the log with its checkpoint", folder, history)
     except (InvariantViolated, HistoryLost) as lost:
         yield Finding("error", subject, str(lost).split("\n")[0], lost.remedy)
         return

@@ -26,6 +26,10 @@ Readers wait that long unless the log is opened earlier. Sending a transaction o
 """
 QUEUED_KBYTES_MAX = 32 << 10
 CONNECTED_WITHIN_S = 1.0
+FENCED_WITHIN_S = 0.15
+"""How long the first producer waits for the right to write, before a second producer requests it."""
+
+_NOT_YET = (KafkaError._TIMED_OUT, KafkaError.CONCURRENT_TRANSACTIONS)
 
 OnDelivery = Callable[[KafkaError | None, Message], None]
 
@@ -51,10 +55,8 @@ class Sender:
             "message.max.bytes": max(1_000_000, topics.message_bytes + 4096),
             **topics.client(self._errors, **{"transactional.id": topics.transactional_id, "enable.idempotence": True}),
         }
-        try:
-            self._producer = Producer(settings)
-        except KafkaException as error:
-            raise refused_option(error, self._opening) from None
+        self._settings = settings
+        self._producer = self._new_producer()
 
     def fence(self) -> None:
         """Take the exclusive right from its previous holder, whose open transaction the brokers end.
@@ -63,15 +65,38 @@ class Sender:
             ConfigurationError: the brokers refuse.
             SinkUnavailable: they do not answer.
         """
+        try:
+            self._take_right(min(FENCED_WITHIN_S, self._wait_s))
+        except KafkaException as error:
+            if error.args[0].code() not in _NOT_YET:
+                raise self._refusal(error) from None
+        else:
+            return
+        # The brokers first end the open transaction of a killed writer, within milliseconds. The library tries again
+        # after half a second, a second producer at once. The first one must be gone before, or it would fence that.
+        self.leave()
+        self._producer = self._new_producer()
+        try:
+            self._take_right(self._wait_s)
+        except KafkaException as error:
+            raise self._refusal(error) from None
+
+    def _new_producer(self) -> Producer:
+        try:
+            return Producer(self._settings)
+        except KafkaException as error:
+            raise refused_option(error, self._opening) from None
+
+    def _take_right(self, within_s: float) -> None:
         # Without a connection the library waits half a second before it tries again.
         with contextlib.suppress(KafkaException):
             self._producer.list_topics(self._topic, timeout=min(CONNECTED_WITHIN_S, self._wait_s))
-        try:
-            self._producer.init_transactions(self._wait_s)
-        except KafkaException as error:
-            with contextlib.suppress(KafkaException):
-                self._producer.poll(0)
-            raise map_error(error, self._opening, self._errors) from None
+        self._producer.init_transactions(within_s)
+
+    def _refusal(self, error: KafkaException) -> Exception:
+        with contextlib.suppress(KafkaException):
+            self._producer.poll(0)
+        return map_error(error, self._opening, self._errors)
 
     def begin(self) -> None:
         """Begin a transaction."""

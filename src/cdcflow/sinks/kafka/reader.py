@@ -125,8 +125,15 @@ class KafkaReader:
 
     def exists(self) -> bool:
         """Whether a log is in this topic."""
+        return self.find_state() is not None
+
+    def find_state(self) -> TopicState | None:
+        """The current state in the checkpoint's topic; None if no log is in this topic."""
         there = Admin(self._topics, f"reading the log in {self.name}").partitions()
-        return {self._topics.name, self._topics.state} <= there.keys() and bool(read_state(self._topics).log_id)
+        if not {self._topics.name, self._topics.state} <= there.keys():
+            return None
+        found = read_state(self._topics)
+        return found if found.log_id else None
 
     def newest_checkpoint(self) -> Checkpoint:
         """The checkpoint of the latest durable cut (`cut` is 0 before the first one)."""
@@ -180,9 +187,9 @@ class KafkaReader:
 
     def state(self) -> TopicState:
         """The current state in the checkpoint's topic. ConfigurationError: there is no log."""
-        if not self.exists():
+        if (found := self.find_state()) is None:
             raise ConfigurationError(f"reading the log in {self.name}: there is no log there", runbook="no-log")
-        return read_state(self._topics)
+        return found
 
     @contextmanager
     def _from(

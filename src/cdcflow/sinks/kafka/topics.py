@@ -64,8 +64,8 @@ class Topics:
         ours = {"bootstrap.servers": self.brokers, "error_cb": errors, "client.id": "cdcflow", "logger": _UNHEARD}
         return {"reconnect.backoff.max.ms": 2000, **self.options, **ours, **settings}
 
-    def make(self) -> Admin:
-        """Create the topics unless they exist. Return an `Admin` for them.
+    def make(self, admin: Admin) -> None:
+        """Create the topics unless they exist.
 
         Raises:
             ConfigurationError: the brokers refuse.
@@ -73,7 +73,6 @@ class Topics:
             SinkUnavailable: the brokers do not answer.
         """
         attempted = f"opening the log in topic {self.name}"
-        admin = Admin(self, attempted)
         there = admin.partitions()
         missing = {self.name, self.state} - there.keys()
         if len(missing) == 1:
@@ -82,7 +81,6 @@ class Topics:
             kinds = {self.name: _FOREVER, self.state: COMPACTED}
             admin.make([NewTopic(t, 1, self.replicas or -1, config=kinds[t]) for t in sorted(missing)])
             admin.wait_for(missing)
-        return admin
 
     def _check_empty(self, attempted: str, missing: str) -> None:
         # The process that created them may have died between the two. Otherwise the missing one had the state or the
@@ -99,7 +97,7 @@ class Topics:
     def reader(self, topic: str) -> PartitionReader:
         return PartitionReader(self, topic)
 
-    def wait_until_shown(self) -> None:
+    def wait_until_shown(self, admin: Admin | None = None) -> None:
         """Wait until readers see all that was committed when this was called. For a writer between two transactions.
 
         A commit is certain before its marks are in the topics; the brokers write those afterwards.
@@ -107,7 +105,7 @@ class Topics:
         Raises:
             SinkUnavailable: there is still a transaction open, or the brokers do not answer.
         """
-        admin = Admin(self, f"reading topic {self.name}")
+        admin = admin or Admin(self, f"reading topic {self.name}")
         ends = admin.ends(committed=False)
         deadline = time.monotonic() + self.wait_s
         while any(end < ends[topic] for topic, end in admin.ends(committed=True).items()):
@@ -135,14 +133,18 @@ class Admin:
         found = self._all_topics()
         return {t: len(found[t].partitions) for t in topics if t in found and found[t].error is None}
 
-    def settings(self, topic: str) -> dict[str, str]:
-        """The settings of a topic."""
-        asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    def settings(self, *topics: str) -> dict[str, dict[str, str]]:
+        """The settings of each topic."""
+        asked = {topic: ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics}
         try:
-            found = self._client.describe_configs([asked], request_timeout=self._wait_s)[asked].result(self._wait_s)
+            answers = self._client.describe_configs(list(asked.values()), request_timeout=self._wait_s)
+            found = {topic: answers[resource].result(self._wait_s) for topic, resource in asked.items()}
         except KafkaException as error:
             raise map_error(error, self._attempted, self._errors) from None
-        return {name: entry.value for name, entry in found.items() if entry.value is not None}
+        return {
+            topic: {name: entry.value for name, entry in entries.items() if entry.value is not None}
+            for topic, entries in found.items()
+        }
 
     def replicas(self) -> dict[str, int]:
         """How many copies there are of each of the log's topics."""
@@ -206,6 +208,7 @@ class PartitionReader:
     def __init__(self, topics: Topics, topic: str) -> None:
         self.topic = topic
         self._closed = False
+        self._latest: object = None
         self._wait_s = topics.wait_s
         self._errors = ErrorCallback()
         try:
@@ -258,14 +261,16 @@ class PartitionReader:
         end = self.bounds()[1] if end is None else end
         if begin >= end:
             return
+        self._latest = this = object()
         try:
             self._consumer.assign([TopicPartition(self.topic, 0, begin)])
             yield from self._until(end)
         except KafkaException as error:
             raise map_error(error, f"reading topic {self.topic}", self._errors) from None
         finally:
-            # A caller that stopped in the middle may release this generator only after the reader.
-            if not self._closed:
+            # A caller that stopped in the middle may release this generator only after the reader, or while the next
+            # one reads.
+            if not self._closed and self._latest is this:
                 self._consumer.unassign()
 
     def _until(self, end: int) -> Iterator[Message]:
