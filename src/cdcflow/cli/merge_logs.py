@@ -105,10 +105,12 @@ def _session(settings: dict[str, Config]) -> SparkSession | None:
 
 def _leave_word(settings: dict[str, Config], report: SeveralReport) -> None:
     """Write the result into each log's folder, for the daemon's metrics."""
+    captured = {table for part in report.logs.values() for table in part.tables}
     for name, part in report.logs.items():
         if name not in settings:
             continue  # the log had another name when the reported cut was published
-        tables = [table for table in report.tables if table.name in part.tables]
+        # A derived table may read tables of all logs, so each log's folder names one that is excluded.
+        tables = [table for table in report.tables if table.name in part.tables or table.name not in captured]
         state_files.write_merge(
             settings[name].log.folder,
             cut=report.cut,

@@ -189,7 +189,8 @@ def check_logs_to_merge(configs: Mapping[str, Config]) -> None:
     """Check that the logs of these settings, keyed by log name, can be merged into one warehouse.
 
     Raises:
-        ConfigurationError: they name different warehouses, or there is no log.
+        ConfigurationError: they name different warehouses, or have different queries for a derived table; or there is
+            no log.
     """
     attempted = f"merging {', '.join(configs)}"
     for config in configs.values():
@@ -200,11 +201,9 @@ def check_logs_to_merge(configs: Mapping[str, Config]) -> None:
                 remedy="start `cdcflow run` with its settings first, or correct `log` in them",
                 runbook="no-log",
             )
-    if deriving := [name for name, config in configs.items() if config.merge.derive and len(configs) > 1]:
-        raise ConfigurationError(
-            f"{attempted}: {', '.join(deriving)} has merge.derive, and a merge of several logs derives no tables",
-            remedy="remove merge.derive from the settings, or merge each log into a separate warehouse",
-        )
+    from cdcflow.tables.job.several_logs import derived_queries
+
+    derived_queries({name: policies(config) for name, config in configs.items()})
     places = {name: (warehouse(config), config.merge.format, config.merge.engine) for name, config in configs.items()}
     first = next(iter(places))
     if others := [name for name, place in places.items() if place != places[first]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,7 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from tests.support.log.several_logs import START, Branch
+from tests.support.log.several_logs import START, Branch, go_on
 from tests.support.merge.several_logs import check_cut, check_random, pair, roots
 from typer.testing import CliRunner
 
@@ -17,7 +18,9 @@ from cdcflow import local
 from cdcflow.cli.app import app
 from cdcflow.errors import ConfigurationError
 from cdcflow.tables.job import several_logs
+from cdcflow.tables.job.derived_tables import Derivation
 from cdcflow.tables.job.reports import SeveralReport
+from cdcflow.tables.merge.policy import DerivedQuery, Policies
 
 SEEDS = 1
 
@@ -254,3 +257,94 @@ def test_the_command_merges_the_logs_of_several_settings_files(tmp_path: Path, b
     twice.write_text(twice.read_text().replace("engine: local", "engine: auto"))
     done = runner.invoke(app, ["merge", *files[:2], "-c", str(twice)])
     assert "make these three the same in all of the files" in done.output
+
+
+DERIVE = Policies(
+    derived={
+        "derived.matches": DerivedQuery(
+            ("k",),
+            "SELECT p.id % 3 AS k, count(*) AS n, count(t.id) AS m"
+            " FROM people.orders AS p LEFT JOIN trade.orders AS t ON t.id = p.id GROUP BY p.id % 3",
+        ),
+        "derived.all": DerivedQuery(("k",), "SELECT k, n FROM derived.matches WHERE n > 1"),
+    }
+)
+
+
+def check_derived(warehouse: Path) -> None:
+    """Check that the derived tables of the latest cut are what their queries give for its other tables."""
+    cut = local.read_cut(warehouse)
+    people, trade = (set(cut[name].column("id").to_pylist()) for name in ("people.orders", "trade.orders"))
+    n, m = Counter(id_ % 3 for id_ in people), Counter(id_ % 3 for id_ in people & trade)
+    found = sorted(tuple(row.values()) for row in cut["derived.matches"].to_pylist())
+    assert found == sorted((k, n[k], m[k]) for k in n)
+    found = sorted(tuple(row.values()) for row in cut["derived.all"].to_pylist())
+    assert found == sorted((k, n[k]) for k in n if n[k] > 1)
+
+
+@pytest.mark.parametrize("seed", [*range(SEEDS), *(pytest.param(n, marks=pytest.mark.long) for n in range(50, 70))])
+def test_derived_table_agrees_with_the_tables_of_all_logs(
+    tmp_path: Path, merge: Any, branches: tuple[Branch, Branch], seed: int
+) -> None:
+    """A cut of several logs shows each at another position. A derived table that joins them must show the same."""
+    rng, warehouse = Random(seed), tmp_path / "warehouse"
+    for branch in branches:
+        branch.insert(1)
+    for number in range(5):
+        for branch in branches:
+            go_on(branch, rng, rng.choice([0, 3, 8]), 4000)
+            branch.beat(4000 * (number + 1))
+            branch.seal()
+        without = [rng.choice(["crm", "shop"])] if number == 3 else []
+        assert merge(roots(*branches), warehouse, policies=DERIVE, without=without).cut
+        check_derived(warehouse)
+    assert not merge(roots(*branches), warehouse, policies=DERIVE).published
+    assert merge(roots(*branches), warehouse).published, "a query that the settings no longer have"
+    assert not any(name.startswith("derived.") for name in local.published_cut(warehouse).tables)
+    assert merge(roots(*branches), warehouse, policies={"crm": DERIVE, "shop": DERIVE}).published
+    check_derived(warehouse)
+
+
+def test_derived_table_of_a_merge_that_dies_is_published_by_the_next(
+    tmp_path: Path, merge: Any, branches: tuple[Branch, Branch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commit is of a cut that readers never saw."""
+    warehouse = tmp_path / "warehouse"
+    for number in range(3):
+        for branch in branches:
+            branch.insert(10 * number, 3)
+            branch.beat(10 * number + 5)
+            branch.seal()
+        if number:
+            right = Derivation.derive
+
+            def die(self: Derivation, cut: Any, right: Any = right) -> Any:
+                right(self, cut)
+                raise KeyboardInterrupt
+
+            monkeypatch.setattr(Derivation, "derive", die)
+            with pytest.raises(KeyboardInterrupt):
+                merge(roots(*branches), warehouse, policies=DERIVE)
+            monkeypatch.undo()
+            check_derived(warehouse)
+        assert merge(roots(*branches), warehouse, policies=DERIVE).published
+        check_derived(warehouse)
+
+
+def test_derived_table_that_fails_is_excluded_alone_and_two_queries_for_one_are_refused(
+    tmp_path: Path, branches: tuple[Branch, Branch]
+) -> None:
+    """The tables of both logs are published without it. Neither of two queries is preferred silently."""
+    crm, shop = branches
+    warehouse = tmp_path / "warehouse"
+    for branch in branches:
+        branch.insert(1)
+        branch.seal()
+    wrong = Policies(derived={"derived.matches": DerivedQuery(("id",), "SELECT id FROM orders")})
+    with pytest.raises(ConfigurationError, match=r"crm and shop have different queries for table derived\.matches"):
+        merge_delta(roots(crm, shop), warehouse, policies={"crm": DERIVE, "shop": wrong})
+    report = merge_delta(roots(crm, shop), warehouse, policies={"crm": wrong})
+    assert [table.name for table in report.tables if table.left_out] == ["derived.matches"]
+    cut = local.published_cut(warehouse)
+    assert {"people.orders", "trade.orders"} <= cut.tables.keys()
+    assert "derived.matches" in cut.left_out

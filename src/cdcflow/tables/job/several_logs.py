@@ -9,6 +9,9 @@ have reached. So no table is ahead of that clock, and none lags it by more than 
 records the versions of all tables, and the position of each log. Readers of a cut need not know that there are several
 logs.
 
+A derived table may read tables of any of the logs. It is computed from their versions in the cut, before that is
+published, as in `job`.
+
 A log whose clock does not advance holds the cut back, because the merge waits for it. A log in `without` is not waited
 for: its tables stay unchanged in the cut.
 """
@@ -30,12 +33,12 @@ from cdcflow.tables.cut import Cut, CutTable, LogPart, joined_tables
 from cdcflow.tables.formats import tag_of
 from cdcflow.tables.job import clashes
 from cdcflow.tables.job.common_clock import sealed_clock
-from cdcflow.tables.job.derived_tables import without_derived
+from cdcflow.tables.job.derived_tables import Derivation, without_derived
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.failures import of_all_tables
 from cdcflow.tables.job.job import MergeRequest, MergeRun, OnEdit, note, show_views
 from cdcflow.tables.job.reports import SeveralReport, TableMergeReport, Watch, ignore_progress
-from cdcflow.tables.merge.policy import DEFAULTS, Policies
+from cdcflow.tables.merge.policy import DEFAULTS, DerivedQuery, Policies
 from cdcflow.tables.paths import Warehouse
 from cdcflow.tables.segments import Range, backfills, sealed_range, without_rows
 
@@ -71,17 +74,19 @@ def merge_logs(
     `without`: names of logs that the merge does not wait for; their tables stay unchanged in the cut.
 
     Raises:
-        ConfigurationError: two logs have a table with the same name, the warehouse has tables of a log that is not in
-            `logs`, or as `job.merge`.
+        ConfigurationError: two logs have a table with the same name, or different queries for a derived table; the
+            warehouse has tables of a log that is not in `logs`; or as `job.merge`.
         SinkUnavailable, HistoryLost, InvariantViolated: as `job.merge`.
     """
     began = time.monotonic()
     _check(logs, without)
+    queries = derived_queries({log.name: log.policies for log in logs})
     with engines.first.lease():
         with of_all_tables(engines.first, warehouse):
             cuts = engines.first.cuts()
             cuts.drop_torn()
-            before = without_derived(cuts.newest())  # a merge of several logs computes no derived tables
+            shown = cuts.newest()
+        before = without_derived(shown)
         work = _Work(engines, warehouse, on_edit, watch, before)
         work.check_logs(logs)
         clocks = {log.name: sealed_clock(log.layout, log.newest) for log in logs}
@@ -91,12 +96,16 @@ def merge_logs(
         if waited[slowest]:
             reports = work.merge([log for log in logs if log.name in waited], waited[slowest])
         new = work.cut(logs, waited) if waited[slowest] else None
+        new = None if new is None else work.pin(new)
+        if (now := new or before) is not None and (queries or shown is not before):
+            derived, more = Derivation(engines, warehouse, queries, shown, watch).derive(now)
+            new = None if derived == shown else derived
+            reports += more
         if new is not None:
-            new = work.pin(new)
             with of_all_tables(engines.first, warehouse):
                 cuts.publish(new)
             _log.info("cut published", cut=new.cut, tables=len(new.tables), logs=len(new.logs))
-        now = new or before
+        now = new or shown
         if now is not None:
             show_views(engines.first, warehouse, now)
             for log in logs:
@@ -125,6 +134,26 @@ def _check(logs: Sequence[Merged], without: Collection[str]) -> None:
         )
     if not set(names) - set(without):
         raise ConfigurationError(f"{attempted}: no log is left", remedy="exclude fewer", runbook="settings")
+
+
+def derived_queries(policies: Mapping[str, Policies]) -> dict[str, DerivedQuery]:
+    """Return the derived tables of all logs. `policies`: the settings of each log, by its name.
+
+    Raises:
+        ConfigurationError: two logs have different queries for a table.
+    """
+    found: dict[str, DerivedQuery] = {}
+    first: dict[str, str] = {}
+    for log, one in policies.items():
+        for name, query in one.derived.items():
+            if found.setdefault(name, query) != query:
+                raise ConfigurationError(
+                    f"merging {', '.join(policies)}: {first[name]} and {log} have different queries for table {name}",
+                    remedy="remove it from merge.derive of one of them: its query reads the tables of all logs",
+                    runbook="settings",
+                )
+            first.setdefault(name, log)
+    return found
 
 
 class _Work:
