@@ -72,12 +72,19 @@ def test_rows_are_those_of_the_file(known: KnownColumns[DecodedColumn]) -> None:
     assert known.get((("file 50", "name"), "string")) is not None
 
 
-def test_column_is_decoded_the_second_time(known: KnownColumns[DecodedColumn]) -> None:
-    """A single merge reads each file once, and would only write temporary files."""
-    opened, content = scanned(30), (("file", "name"), "string")
-    for wanted in (False, True):
+def test_column_is_decoded_once(known: KnownColumns[DecodedColumn], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading rows at random places decodes all of a column, so that is kept at once."""
+    opened, read = scanned(30), list[list[str]]()
+    right = ScannedFile.read
+
+    def counted(self: ScannedFile, groups: Any, columns: Any) -> pa.Table:
+        read.append(list(columns))
+        return right(self, groups, columns)
+
+    monkeypatch.setattr(ScannedFile, "read", counted)
+    for _ in range(2):
         take_rows(cast("FileTable[Any]", Table()), "file", opened, np.array([2, 9], np.int64), ["name"])
-        assert (known.get(content) is not None) is wanted
+    assert len(read) == len(opened.groups)
 
 
 def test_few_rows_are_read_as_before(known: KnownColumns[DecodedColumn], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,8 @@
 
 Reading rows at random places of a file costs as much as reading all of its rows, because Parquet is decoded a row group
 at a time. Files never change, so a column is decoded once, into a temporary file without a name that is mapped into
-memory; after that, reading a row costs only its bytes. As with the indexes of keys (`file_keys`), this happens the
-second time that a column is needed, and the kernel can take the pages back.
+memory; after that, reading a row costs only its bytes, and the kernel can take the pages back. This happens the first
+time that most of a column has to be decoded anyway.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from cdcflow.tables.local.file_keys import KnownColumns
-from cdcflow.tables.local.scan import Numbers, ScannedFile
+from cdcflow.tables.local.scan import Numbers, RowGroup, ScannedFile
 from cdcflow.tables.local.tables import FileTable
 
 BYTES_MAX = 1 << 30
@@ -57,12 +57,17 @@ DECODED: KnownColumns[DecodedColumn] = KnownColumns(BYTES_MAX, row_bytes=_ROW_BY
 """The decoded columns of this process."""
 
 
+def reads_most(opened: ScannedFile, groups: Sequence[RowGroup]) -> bool:
+    """Return whether reading these row groups costs about as much as reading the whole file."""
+    return sum(group.rows for group in groups) >= max(ROWS_MIN, len(opened) // PART_MIN)
+
+
 def take_rows(
     table: FileTable[Any], file: Any, opened: ScannedFile, numbers: Numbers, columns: Sequence[str]
 ) -> pa.Table:
     """Return these columns of some rows of a file, whose numbers ascend."""
     groups = [g for g in opened.groups if np.diff(np.searchsorted(numbers, [g.first, g.first + g.rows]))[0]]
-    if sum(group.rows for group in groups) < max(ROWS_MIN, len(opened) // PART_MIN):
+    if not reads_most(opened, groups):
         return opened.take(numbers, columns)
     schema = pa.schema([table.schema.field(name) for name in columns])
     held = {name: _column(table, file, opened, name) for name in columns}
@@ -77,7 +82,7 @@ def take_rows(
 def _column(table: FileTable[Any], file: Any, opened: ScannedFile, name: str) -> DecodedColumn | None:
     """Return a decoded column of a file; `None` if it is not kept, and is not decoded now either."""
     content = (table.content_of(file, name), str(table.schema.field(name).type))
-    return DECODED.offer(content, len(opened), lambda: _decode(opened, name))
+    return DECODED.offer(content, len(opened), lambda: _decode(opened, name), at_once=True)
 
 
 def _decode(opened: ScannedFile, name: str) -> DecodedColumn:

@@ -6,7 +6,7 @@ new backfill, a truncate, another program. Compaction writes the same rows again
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,10 +17,11 @@ import pyarrow.compute as pc
 from cdcflow.model.table import MISSING, OFFSET
 from cdcflow.tables.cut import CutTable
 from cdcflow.tables.job.past_tables import VersionGone
-from cdcflow.tables.local.decoded_columns import take_rows
-from cdcflow.tables.local.file_keys import KNOWN, FileKeys, read_keys
+from cdcflow.tables.local.decoded_columns import reads_most, take_rows
+from cdcflow.tables.local.file_keys import KNOWN, FileKeys
 from cdcflow.tables.local.scan import NONE, Numbers, ScannedFile
 from cdcflow.tables.local.tables import FileTable
+from cdcflow.tables.local.value_places import PLACES, ValuePlaces, read_places
 from cdcflow.tables.merge.modes import CURRENT, mode_of_properties
 
 
@@ -92,26 +93,33 @@ def find_rows(
     for n, ends in enumerate(table.bounds(files, column)):
         if not wanted.may_be_within(ends):
             continue
-        index = None if wanted.ascending is None else KNOWN.get(table.content_of(files[n], column))
         with table.open_file(files[n]) as opened:
-            numbers = _find(table, files[n], column, opened, wanted, index)
+            numbers = _find(table, files[n], column, opened, wanted)
             if len(numbers):
                 yield n, numbers, take_rows(table, files[n], opened, numbers, columns)
 
 
-def _find(
-    table: FileTable[Any], file: Any, column: str, opened: ScannedFile, wanted: _Values, index: FileKeys | None
-) -> Numbers:
+def _find(table: FileTable[Any], file: Any, column: str, opened: ScannedFile, wanted: _Values) -> Numbers:
     """Return the numbers of the rows of a file with one of the values. The file's index is used if there is one."""
     groups = [g for g, ends in zip(opened.groups, opened.ends(column), strict=True) if wanted.may_be_within(ends)]
     if not groups:
         return NONE
-    if wanted.ascending is not None and index is None:
-        content, has_offsets = table.content_of(file, column), OFFSET in table.schema.names
-        index = KNOWN.offer(content, len(opened), lambda: read_keys(opened, column, has_offsets=has_offsets))
-    if wanted.ascending is not None and index is not None:
-        return index.find(wanted.ascending, opened.deleted_rows).numbers
+    if wanted.ascending is not None:
+        index = _index(table.content_of(file, column), opened, column, at_once=reads_most(opened, groups))
+        if isinstance(index, FileKeys):
+            return index.find(wanted.ascending, opened.deleted_rows).numbers
+        if index is not None:
+            return index.find(wanted.ascending, opened.deleted_rows)
     return opened.find(groups, [column], wanted.pick)
+
+
+def _index(content: Hashable, opened: ScannedFile, column: str, *, at_once: bool) -> FileKeys | ValuePlaces | None:
+    """Return the index of a column of a file: the one that merges use, or one for derived tables alone; `None` if there
+    is none. `at_once`: create it even if it was not needed before."""
+    known = KNOWN.get(content)
+    if known is not None:
+        return known
+    return PLACES.offer(content, len(opened), lambda: read_places(opened, column), at_once=at_once)
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:

@@ -91,11 +91,9 @@ class FileKeys:
         return found
 
 
-def read_keys(file: ScannedFile, key: str, *, has_offsets: bool = True) -> FileKeys | None:
-    """Read the keys of a file's rows; `None` if some rows have no key or no offset. `has_offsets` False: rows of this
-    table have no offsets, and 0 takes their place."""
-    columns = [key, OFFSET] if has_offsets else [key]
-    return _index(len(file), (file.read([group], columns) for group in file.groups))
+def read_keys(file: ScannedFile, key: str) -> FileKeys | None:
+    """Read the keys of a file's rows; `None` if some rows have no key or no offset."""
+    return _index(len(file), (file.read([group], [key, OFFSET]) for group in file.groups))
 
 
 def keys_of(rows: pa.Table, key: str) -> FileKeys | None:
@@ -104,7 +102,7 @@ def keys_of(rows: pa.Table, key: str) -> FileKeys | None:
 
 
 def _index(rows: int, parts: Iterable[pa.Table]) -> FileKeys | None:
-    """Return the index of this number of rows. `parts`: their keys, and their offsets, if the table has any."""
+    """Return the index of this number of rows. `parts`: their keys and their offsets."""
     memory = _map_file(3 * 8 * rows) if 3 * 8 * rows > IN_MEMORY_BYTES_MAX else None
     keys, offsets, numbers = (
         np.frombuffer(memory, np.int64, rows, 8 * rows * n) if memory is not None else np.empty(rows, np.int64)
@@ -116,13 +114,26 @@ def _index(rows: int, parts: Iterable[pa.Table]) -> FileKeys | None:
             return None
         found = [column.cast(pa.int64()).to_numpy() for column in part.columns]
         keys[first : first + len(part)] = found[0]
-        offsets[first : first + len(part)] = found[1] if len(found) > 1 else 0
+        offsets[first : first + len(part)] = found[1]
         first += len(part)
     if np.all(keys[1:] >= keys[:-1]):
         return FileKeys(keys, offsets, None, memory)
-    numbers[:] = np.argsort(keys, kind="stable")
+    numbers[:] = stable_order(keys)
     keys[:], offsets[:] = keys[numbers], offsets[numbers]
     return FileKeys(keys, offsets, numbers, memory)
+
+
+def stable_order(values: Int64s) -> Int64s:
+    """Return the indexes that sort values, equal ones in their order. Values and indexes together are usually numbers
+    of 63 bits, whose sorting takes a tenth of the time."""
+    bits = len(values).bit_length()
+    least = int(values.min()) if len(values) else 0
+    if len(values) and (int(values.max()) - least).bit_length() + bits > 63:
+        return np.argsort(values, kind="stable")
+    packed = ((values - least) << bits) | np.arange(len(values))
+    packed.sort()
+    found: Int64s = packed & ((1 << bits) - 1)
+    return found
 
 
 def _map_file(size: int) -> mmap.mmap:
