@@ -227,6 +227,7 @@ def test_planted_difference_is_found(hand_log: HandLog, warehouse: Path) -> None
         "all": {"key": ["n"], "sql": "SELECT count(*) AS n FROM a"},
         "later": {"key": ["k"], "sql": "SELECT k FROM nothing"},
         "having": {"key": ["k"], "sql": "SELECT k, count(*) AS n FROM a GROUP BY k HAVING count(*) > 1"},
+        "distinct": {"key": ["k"], "sql": "SELECT k, count(DISTINCT x) AS n FROM a GROUP BY k"},
         "rows": {"key": ["id"], "sql": "SELECT id, x FROM a WHERE x > 1"},
     }
     config = Config.model_validate(
@@ -238,10 +239,12 @@ def test_planted_difference_is_found(hand_log: HandLog, warehouse: Path) -> None
     )
     local.merge(hand_log.root, warehouse, policies=wiring.policies(config))
     found = {one.table: one for one in wiring.report_derived(config, compares=True)}
-    equal = ["derived.all", "derived.groups", "derived.having", "derived.rows"]
+    equal = ["derived.all", "derived.distinct", "derived.groups", "derived.having", "derived.rows"]
     assert [name for name, one in found.items() if one.is_equal] == equal
     cheaper = "; merge.tables.each.public.a.sort_by: [k] makes that cheaper"
-    assert found["derived.having"].how == f"by k, reading all rows of these: it has HAVING{cheaper}"
+    plain = "its column n is not a plain count, sum, min or max"
+    assert found["derived.distinct"].how == f"by k, reading all rows of these: {plain}{cheaper}"
+    assert found["derived.having"].how == "by k, from changed rows"
     assert found["derived.rows"].how == "by id, reading all rows of these: it has no groups"
     assert "neither captured nor derived" in found["derived.later"].why
     assert found["derived.groups"].how == "by k, from changed rows"
@@ -268,7 +271,7 @@ def test_sorting_that_the_plan_proposes_can_be_set(hand_log: HandLog, warehouse:
     seen = []
     for each in ({}, {"public.a": {"sort_by": ["k"]}}):
         tables.change()
-        derive = {"having": {"key": ["k"], "sql": "SELECT k, count(*) AS n FROM a GROUP BY k HAVING count(*) > 1"}}
+        derive = {"distinct": {"key": ["k"], "sql": "SELECT k, count(DISTINCT x) AS n FROM a GROUP BY k"}}
         config = Config.model_validate(
             {
                 "source": {"kind": "postgres", "url": "postgresql://localhost/shop"},
@@ -341,7 +344,7 @@ def test_derivation_of_the_same_cut_is_not_repeated(merge: Merge, hand_log: Hand
 
 
 def test_merge_of_several_logs_does_not_keep_an_old_derived_table(hand_log: HandLog, warehouse: Path) -> None:
-    """It computes none, and a cut must not show one next to newer inputs."""
+    """A cut must not show a table that the settings no longer have next to newer inputs."""
     tables = Tables(hand_log, random.Random(5))
     local.merge(hand_log.root, warehouse, policies=queries("groups"))
     tables.change()

@@ -98,6 +98,18 @@ SHAPES: Mapping[str, tuple[str, str]] = {
         "k",
         "SELECT k, sum(CAST(x AS DECIMAL(9, 4)) * 0.37) AS d, sum(CAST(x AS DECIMAL(38, 33))) AS t FROM a GROUP BY k",
     ),
+    "having": ("k", "SELECT k, count(*) AS n, sum(x) AS t FROM a GROUP BY k HAVING sum(x) > 2 AND n < 5 OR k IS NULL"),
+    "having a quotient": (
+        "k",
+        "SELECT k, sum(x) AS t, count(x) AS v FROM a GROUP BY k HAVING sum(x) / count(x) > 1.5 AND t % 3 <> 1",
+    ),
+    "having over a join": (
+        "k",
+        "SELECT b.k, max(a.x) AS m, count(*) AS n FROM a JOIN b ON a.k = b.id GROUP BY b.k HAVING max(a.x) > b.k",
+    ),
+    "having without a count": ("k", "SELECT k, sum(x) AS t FROM a GROUP BY k HAVING sum(x) IS NULL OR sum(x) > 2"),
+    "having what is not selected": ("k", "SELECT k, count(*) AS n FROM a GROUP BY k HAVING sum(x) > 2"),
+    "having a name of two columns": ("k", "SELECT x AS k, k AS x, count(*) AS n FROM a GROUP BY a.x, a.k HAVING k > 1"),
     "no condition": ("k", "SELECT a.k, count(*) AS n FROM a CROSS JOIN b WHERE b.y = 1 GROUP BY a.k"),
 }
 """The key of a derived table, and its query."""
@@ -217,6 +229,7 @@ CONTINUED = (
     "counted values", "least and greatest", "least without a count", "nothing but groups", "sums over a join",
     "groups with more than the key", "sums of filtered values", "sums of a left join", "decimals",
     "two left joins", "left join on what another lacks", "other comparison",
+    "having", "having a quotient", "having over a join", "having without a count",
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ A value that this does not determine is computed from all rows of the unit, as f
   rows.
 - A sum may have lost its last value, and become NULL. If it is not zero, it has values; a count of them decides, too.
 - A least value was removed, or one as small.
+- A group is not in the table, and HAVING may have excluded it before.
 
 Sums of floating-point numbers depend on the order of the rows, so they are not computed in this way.
 """
@@ -25,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cdcflow.tables.derived.lineage import Lineage, NotCovered, ResultItem, unit_column
+from cdcflow.tables.derived.lineage import Lineage, NotCovered, ResultItem, item_column, unit_column
 from cdcflow.tables.sql.quotes import quote
 
 WEIGHT = "_cdcflow_weight_"
@@ -68,12 +69,13 @@ def weight_column(joined: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Increments:
-    """A query whose results can be computed from the previous ones. `names`: the columns of its result, one per
-    item."""
+    """A query whose results can be computed from the previous ones. `names`: the columns of its result, one per item;
+    `types`: their types in DuckDB, from which those of the table may differ."""
 
     lineage: Lineage
     items: tuple[ResultItem, ...]
     names: tuple[str, ...]
+    types: tuple[str, ...]
 
     @property
     def groups(self) -> list[int]:
@@ -141,13 +143,19 @@ class Increments:
             for n, item in enumerate(self.items)
         ]
         known = ", ".join(quote(name) for name in self.names)
+        having = self.lineage.having or "true"
+        listed += [
+            f"CAST({self._value(n) if item.function else f'd.{_group(n)}'} AS {type_}) AS {item_column(n)}"
+            for n, (item, type_) in enumerate(zip(self.items, self.types, strict=True))
+            if item_column(n) in having
+        ]
         continued = (
             f"SELECT {', '.join(listed)}, {self._exists()} AS _cdcflow_exists, {self._unclear()} AS {UNCLEAR}"  # noqa: S608  quoted
             f" FROM {changes} d LEFT JOIN {present} p ON ({same})"
         )
         return (
             f"SELECT {known}, coalesce({UNCLEAR}, true) AS {UNCLEAR} FROM ({continued})"  # noqa: S608  quoted
-            f" WHERE coalesce({UNCLEAR}, true) OR _cdcflow_exists"
+            f" WHERE coalesce({UNCLEAR}, true) OR CASE WHEN _cdcflow_exists THEN {having} ELSE false END"
             f" UNION ALL SELECT {known}, false FROM {present} p ANTI JOIN {changes} d ON ({same})"
         )
 
@@ -201,6 +209,11 @@ class Increments:
         return f"(p.{PLACE} IS NOT NULL OR d.{_ROWS} > 0)"
 
     def _unclear(self) -> str:
+        if self.lineage.having:
+            return f"(p.{PLACE} IS NULL OR {self._unclear_of_present()})"
+        return self._unclear_of_present()
+
+    def _unclear_of_present(self) -> str:
         unclear = [text for n, _ in self.aggregates if (text := self._is_unclear(n))]
         values = " OR ".join(unclear) or "false"
         if (rows := self._count_of_rows()) is not None:
@@ -229,15 +242,16 @@ class Increments:
         return [self.names[self._item_named(name)] for name in self.lineage.units]
 
 
-def increments_of(lineage: Lineage, names: Sequence[str]) -> Increments:
-    """Return how a query's results are computed from the previous ones. `names`: the columns of its result.
+def increments_of(lineage: Lineage, names: Sequence[str], types: Sequence[str]) -> Increments:
+    """Return how a query's results are computed from the previous ones. `names`, `types`: the columns of its result,
+    and their types in DuckDB.
 
     Raises:
         NotCovered: they cannot be computed in this way.
     """
     if isinstance(lineage.results, str):
         raise NotCovered(lineage.results)
-    return Increments(lineage, lineage.results, tuple(names))
+    return Increments(lineage, lineage.results, tuple(names), tuple(types))
 
 
 def _difference(aggregate: str, condition: str) -> str:

@@ -50,6 +50,11 @@ class NotCovered(Exception):
     """The error for a query from which the rows that a change concerns cannot be computed; the text is the reason."""
 
 
+def item_column(number: int) -> str:
+    """Return the name by which `Lineage.having` uses the column of the result with this number."""
+    return f"_cdcflow_item_{number}"
+
+
 def unit_column(number: int) -> str:
     """Return the name of a column of a table of units."""
     return f"_cdcflow_unit_{number}"
@@ -115,7 +120,8 @@ class Lineage:
     """A query whose units are known. `units`: their columns in the result; `unit_sql`: their expressions over the
     joined rows. `reads`: how the joined rows of units are read; `reads_from`: by joined table, how the rows are read
     that are joined with its changed rows. `results`: the columns of the result; or, if they are not only groups and
-    aggregates that can be added to, the reason."""
+    aggregates that can be added to, the reason. `having`: the condition of HAVING over these columns, called
+    `item_column`; "" if there is none, or if `results` is a reason."""
 
     joined: tuple[JoinedTable, ...]
     units: tuple[str, ...]
@@ -129,6 +135,7 @@ class Lineage:
     rest: str
     reads_from: tuple[tuple[InputRead, ...], ...]
     results: tuple[ResultItem, ...] | str
+    having: str
 
     @property
     def has_groups(self) -> bool:
@@ -225,7 +232,7 @@ class _LineageReader:
             " AND ".join(f"({self._render(node)})" for node in self._where),
             self._rest(),
             tuple(self._reads_from(one) for one in self._joined),
-            self._results(),
+            *self._results(),
         )
 
     # ── the query's form ────────────────────────────────────────────────────────────────────────────────────
@@ -570,26 +577,58 @@ class _LineageReader:
 
     # ── results ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _results(self) -> tuple[ResultItem, ...] | str:
-        """Return the columns of the result. If they are not only groups and aggregates that can be added to, return
-        the reason."""
+    def _results(self) -> tuple[tuple[ResultItem, ...] | str, str]:
+        """Return the columns of the result, and the condition of HAVING over them (`Lineage.having`). If they are not
+        only groups and aggregates that can be added to, return the reason, and ""."""
         query = self._query
         if not query["group_expressions"]:
-            return "it has no groups"
-        if query.get("having") is not None:
-            return "it has HAVING"
+            return "it has no groups", ""
         if any(one["type"] == "DISTINCT_MODIFIER" for one in query["modifiers"]):
-            return "it has DISTINCT"
+            return "it has DISTINCT", ""
         if query.get("qualify") is not None or any(n.get("class") == "WINDOW" for n in nodes_of(query["select_list"])):
-            return "it has window functions"
+            return "it has window functions", ""
         groups = {self._canonical(self._group(node)) for node in query["group_expressions"]}
-        selected = {self._canonical(item) for item in query["select_list"]}
-        if not groups <= selected:
-            return "it groups by an expression that it does not select"
+        selected = {self._canonical(item): n for n, item in enumerate(query["select_list"])}
+        if not groups <= selected.keys():
+            return "it groups by an expression that it does not select", ""
         try:
-            return tuple(self._result(item, groups) for item in query["select_list"])
+            found = tuple(self._result(item, groups) for item in query["select_list"])
+            having = query.get("having")
+            return found, "" if having is None else self._render(self._over_items(having, selected))
         except NotCovered as error:
-            return str(error)
+            return str(error), ""
+
+    def _over_items(self, node: Any, selected: Mapping[str, int]) -> Any:
+        """Return a condition of HAVING over columns of the result. `selected`: their numbers, by canonical text.
+
+        Raises:
+            NotCovered: it uses something else.
+        """
+        if isinstance(node, list):
+            return [self._over_items(one, selected) for one in node]
+        if not isinstance(node, Mapping):
+            return node
+        if "class" in node:
+            number = self._item_number(node, selected)
+            if number is not None:
+                named = [item_column(number)]
+                return {**_place(node), "class": "COLUMN_REF", "type": "COLUMN_REF", "alias": "", "column_names": named}
+            if node["class"] == "COLUMN_REF" or is_aggregate(node):
+                raise NotCovered(f"its HAVING has {self._render(node)}, which it does not select")
+        return {name: self._over_items(one, selected) for name, one in node.items()}
+
+    def _item_number(self, node: Node, selected: Mapping[str, int]) -> int | None:
+        """Return the number of the column of the result that an expression of HAVING is; `None` if it is none, or if
+        it is a name that may be that of two different columns."""
+        number = selected.get(self._canonical(node))
+        if node["class"] != "COLUMN_REF" or len(node["column_names"]) > 1:
+            return number
+        named = self._items.get(str(node["column_names"][0]).lower())
+        if named is None:
+            return number
+        other = selected[self._canonical(named)]
+        is_clear = number == other if self._resolve(node["column_names"]) is not None else True
+        return other if is_clear else None
 
     def _result(self, item: Node, groups: Collection[str]) -> ResultItem:
         if self._canonical(item) in groups:

@@ -30,8 +30,9 @@ def read_increments(db: QueryDatabase, lineage: Lineage, empty: Mapping[int, pa.
     views = {number: db.give(rows) for number, rows in empty.items()}
     units = ", ".join(f"({sql}) AS _cdcflow_unit_{n}" for n, sql in enumerate(lineage.unit_sql))
     affected = db.give(db.arrow(f"SELECT {units} FROM {lineage.from_sql(views)} WHERE false"))  # noqa: S608  rendered
-    result = stored_types(db.arrow(lineage.rows_sql([views[n] for n in sorted(views)], affected))).schema
-    found = increments_of(lineage, result.names)
+    query = lineage.rows_sql([views[n] for n in sorted(views)], affected)
+    result = stored_types(db.arrow(query)).schema
+    found = increments_of(lineage, result.names, db.types(query))
     changed = db.arrow(found.changed_sql({n: db.give(_with_weight(rows, n, 1)) for n, rows in empty.items()}, [0]))
     changes = stored_types(db.arrow(found.changes_sql([db.give(changed)])))
     for column, item in found.columns_of_changes():

@@ -102,6 +102,10 @@ class QueryDatabase:
     def arrow(self, sql: str) -> pa.Table:
         return self._db.sql(sql).to_arrow_table()
 
+    def types(self, sql: str) -> list[str]:
+        """Return DuckDB's types of the columns of a query's result."""
+        return [str(type_) for type_ in self._db.sql(sql).types]
+
     def count(self, sql: str) -> int:
         ((found,),) = self._db.execute(sql).fetchall()
         return int(found)
