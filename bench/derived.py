@@ -1,6 +1,7 @@
 """What a derived table costs: a cycle of 1,000 changes, next to the computing of the whole table.
 
-`python -m bench.derived --rows 10000000` prints both, for keys at random in the files and for keys in order.
+`python -m bench.derived --rows 10000000` prints both, for keys at random in the files and for keys in order. "sums" and
+"having" are continued from the changed rows; for "means" all rows of the changed groups are read.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ from cdcflow.tables.port import Deriver
 CHANGES = 1000
 CYCLES = 6
 ROWS_AT_ONCE = 1 << 20
-QUERY = DerivedQuery(
-    ("customer_id",),
-    "SELECT o.customer_id, c.name, count(*) AS n, sum(o.amount) AS total"
-    " FROM orders AS o JOIN customers AS c ON o.customer_id = c.id GROUP BY o.customer_id, c.name",
-)
+JOINED = "FROM orders AS o JOIN customers AS c ON o.customer_id = c.id"
+SUMS = f"SELECT o.customer_id, c.name, count(*) AS n, sum(o.amount) AS total {JOINED} GROUP BY o.customer_id, c.name"
+QUERIES = {
+    "sums": SUMS,
+    "having": f"{SUMS} HAVING sum(o.amount) > 20000",
+    "means": "SELECT customer_id, count(*) AS n, avg(amount) AS mean FROM orders GROUP BY customer_id",
+    "rows": f"SELECT o.id, o.amount, c.name {JOINED}",
+}
 
 
 Cost = tuple[float, float]
@@ -102,34 +106,36 @@ def seconds(work: Callable[[], object]) -> Cost:
     return time.perf_counter() - began[0], time.process_time() - began[1]
 
 
-def run(folder: Path, rows: int, format_: str, *, in_order: bool) -> tuple[Cost, list[Cost]]:
+def run(folder: Path, rows: int, format_: str, query: DerivedQuery, *, in_order: bool) -> tuple[Cost, list[Cost]]:
     """Return what the whole table costs, and each cycle."""
     folder.mkdir()
     with closing(LocalEngine(folder, format_)) as engine:
         shop, deriver = Shop(engine, rows, in_order=in_order), engine.deriver()
         before = shop.inputs()
-        whole = seconds(lambda: deriver.derive("derived.totals", QUERY, before, {}, None, 1))
+        whole = seconds(lambda: deriver.derive("derived.totals", query, before, {}, None, 1))
         cycles = []
         for cut in range(2, CYCLES + 2):
             shop.change()
-            cycles.append(cycle(deriver, shop, before, cut))
+            cycles.append(cycle(deriver, shop, query, before, cut))
             before = shop.inputs()
         return whole, cycles
 
 
-def cycle(deriver: Deriver, shop: Shop, before: Mapping[str, CutTable], cut: int) -> Cost:
+def cycle(deriver: Deriver, shop: Shop, query: DerivedQuery, before: Mapping[str, CutTable], cut: int) -> Cost:
     after, shown = shop.inputs(), shop.entry("derived", "totals")
-    return seconds(lambda: deriver.derive("derived.totals", QUERY, after, before, shown, cut))
+    return seconds(lambda: deriver.derive("derived.totals", query, after, before, shown, cut))
 
 
 def main() -> None:
     given = argparse.ArgumentParser(description=__doc__)
     given.add_argument("--rows", type=int, default=1_000_000)
     given.add_argument("--format", default="delta", choices=["delta", "iceberg"])
+    given.add_argument("--query", default="sums", choices=list(QUERIES))
     chosen = given.parse_args()
+    query = DerivedQuery(("id",) if chosen.query == "rows" else ("customer_id",), QUERIES[chosen.query])
     for in_order in (True, False):
         with tempfile.TemporaryDirectory(prefix="cdcflow-bench-") as folder:
-            whole, cycles = run(Path(folder) / "warehouse", chosen.rows, chosen.format, in_order=in_order)
+            whole, cycles = run(Path(folder) / "warehouse", chosen.rows, chosen.format, query, in_order=in_order)
         print(f"keys {'in order' if in_order else 'at random'}: whole {whole[0]:.2f} s, {whole[1]:.2f} s of CPU")
         for number, one in enumerate(cycles, 1):
             parts = ", ".join(f"1/{all_ / part:.0f}" for all_, part in zip(whole, one, strict=True))
