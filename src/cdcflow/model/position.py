@@ -23,7 +23,7 @@ def check_kind(mine: object, other: object) -> None:
     """Check that two values may be compared.
 
     Raises:
-        TypeError: they are of different kinds.
+        TypeError: the values are of different kinds.
     """
     if type(other) is not type(mine):
         raise TypeError(f"a {type(mine).__name__} is compared with a {type(other).__name__}")

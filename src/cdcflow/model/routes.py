@@ -1,9 +1,9 @@
 r"""Decides which table of the warehouse gets the rows of a captured table. In settings, routes are a map of patterns to
 names.
 
-public.orders                       shop.orders        this table, under another name
-shard_(?P<shard>\d+)\.orders        shop.orders        many tables in one; `shard` is a column of its key
-t_(?P<tenant>\d+)\.(?P<name>\w+) shop.{name} `tenant` is a column of the key; `name`, used in the name, is not
+    public.orders                       shop.orders   this table, under another name
+    shard_(?P<shard>\d+)\.orders        shop.orders   many tables in one; `shard` is a column of its key
+    t_(?P<tenant>\d+)\.(?P<name>\w+)    shop.{name}   `tenant` is a column of the key; `name` is in the table's name
 
 Constants are further columns of a table's key. Each pipeline sets its own values, which distinguish its rows from those
 of other pipelines.

@@ -461,8 +461,8 @@ class SinkContract:
             writer = Writer.of(place.open())
 
     def test_partial_keys_of_another_key_are_refused(self, place: Place) -> None:
-        """Rows that were logged under the old key cannot be named by the new one. The answer is an error: an empty list
-        would mean that no such row exists."""
+        """If the table's key has changed, earlier partial rows have no values of the new key. The log must then raise
+        an error: an empty result would mean that no such row exists."""
         writer = Writer.of(place.open())
         since = writer.checkpoint.next_offset
         partial = {UNCHANGED: ["note"], OP: "u"}

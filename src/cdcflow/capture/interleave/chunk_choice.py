@@ -253,7 +253,7 @@ class ChunkChoice:
         return not known.whole or work.overflows < WHOLE_TRIES_MAX
 
     def count_in(self, read: ChunkRead, now_us: int, *, opened_us: int, held: bool, live: bool) -> None:
-        """Record that a chunk is in the log: the table is read on after it.
+        """Record that a chunk is in the log: reading continues after it.
 
         `held`: live transactions waited for it. `live`: some arrived while its window was open, since `opened_us`.
         """

@@ -113,13 +113,13 @@ class TableProgress:
                   were lost since, or the table was not captured for a while
     `priority`, `rows_per_second_max`  what an operator adjusted (higher first; 0: no limit, None: the settings') until
                   the generation ends
-    `shape` if this generation has read no row of the table: the table's shape at the start of the capture
+    `shape`       if this generation has read no row of the table: the table's shape at the start of the capture
                   (`Table.to_text`), because the log may contain its columns nowhere else. None: its rows contain them
     `keys_ordered`  the keys that operators requested to be read again and that are not all read yet, as
                   `KeySet.to_text`
     `to_repair`   the unfinished requests to repair rows, oldest first, each with the keys that are left of it
-    `gap` where its changes were lost and its rows were kept, or where it got a base; None once a later generation
-                  is done
+    `gap`         where its changes were lost and its rows were kept, or where it got a base; None once a later
+                  generation is done
     `missed`      where the log began to lack changes, because they could not leave the source: the offset and the
                   generation, of the latest times. A later generation has every row; earlier offsets are not affected
 

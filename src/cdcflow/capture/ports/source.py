@@ -293,7 +293,7 @@ class Sampled(Protocol):
         `key`: the names of the key's columns, at least one. Cheap for tables of any size. Any thread may call it.
 
         Raises:
-            SourceUnavailable, RightMissing: they cannot be read.
+            SourceUnavailable, RightMissing: the rows cannot be read.
         """
         ...
 

@@ -22,7 +22,7 @@ class SourceProbe(Protocol):
         """Commit something small, durably, as applications do, and return how many seconds that took.
 
         Raises:
-            RightMissing: this user may not write it.
+            RightMissing: this user may not write that.
         """
         ...
 

@@ -102,7 +102,7 @@ class KeyProgress:
         """Check that an open table is the one that was planned, and give it the properties of the table's last chunk.
 
         Raises:
-            Rewritten: it has another key than the one that was planned.
+            Rewritten: the table has another key than the planned one.
         """
         if KeyPlan.from_json(chunk.plan).digest != table.key.digest:
             raise Rewritten

@@ -67,7 +67,7 @@ class SqlProbe(Generic[C]):
 
 
 class PassingTimes(Generic[P]):
-    """Remembers at which time the end of a server's log was where, to compute how old the data of another server is.
+    """Remembers past ends of a server's log, each with its time, to compute how old the data of another server is.
 
     `every_s`: the interval between two remembered ends.
     """

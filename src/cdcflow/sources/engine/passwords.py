@@ -80,7 +80,7 @@ class PrintedPassword:
         """Return a password other than the refused one: if another thread has obtained one in the meantime, that one;
         otherwise the command runs again.
 
-        None if the command prints the refused password again. Raises as a call does.
+        None if the command prints the refused password again. Raises the errors of a call.
         """
         with self._lock:
             if self._printed == refused:

@@ -6,9 +6,9 @@ previous setting, so at a start the previous setting is compared with the curren
 
 | before        | now           | rows in the log                                                         |
 | ------------- | ------------- | ----------------------------------------------------------------------- |
-| stop          | null, clamp … | are right: an affected value would have stopped the capture               |
-| null, clamp … | different     | have the values of the old setting: the table is read again               |
-| one type      | another type  | have the old type: the table is read again                                |
+| stop          | null, clamp … | are right: an affected value would have stopped the capture             |
+| null, clamp … | different     | have the values of the old setting: the table is read again             |
+| one type      | another type  | have the old type: the table is read again                              |
 
 The checkpoint stores these policies. The tables to read again are reported to the caller of `prepare`, which stores
 them until its command to read them is durable.
@@ -27,8 +27,8 @@ from cdcflow.model.table import Table, TableId
 @dataclass(frozen=True, slots=True)
 class ColumnPolicy:
     """How one column's values are kept: the type in the log if a setting chose it ("": the default type), and the
-    treatment of values that it cannot hold ("": they stop the capture). `by_name`: the only reason is a setting that
-    names this very column; no other setting concerns its type. Not stored."""
+    treatment of values that it cannot hold ("": they stop the capture). `by_name`: only a setting for this one column
+    concerns it; no general setting concerns its type. Not stored."""
 
     type: str = ""
     special: str = ""

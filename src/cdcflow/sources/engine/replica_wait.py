@@ -61,7 +61,7 @@ class ReplicaWait(Generic[P]):
         """Wait until `replayed` returns the required place or a later one.
 
         Raises:
-            SourceUnavailable: it takes too long. The next chunk waits only if the replica has replayed what
+            SourceUnavailable: the replica takes too long. The next chunk waits only if the replica has replayed what
                 this one needed: the changes of a table must not wait for a replica that does not replay.
             Rewritten: the chunk was abandoned in the meantime, so its answer is ignored.
         """
@@ -112,11 +112,11 @@ def remedy(then: str = "run `cdcflow apply`") -> str:
 
 
 def check_at_first_start(address: object, find_problem: Callable[[], str | None]) -> None:
-    """Check that rows can be read at the replica that the settings name, if it answers. `find_problem`: why they
-    cannot; None if they can.
+    """Check that rows can be read at the replica that the settings name, if it answers. `find_problem` returns why rows
+    cannot be read there; None if they can.
 
     Raises:
-        ConfigurationError: they cannot.
+        ConfigurationError: rows cannot be read there.
     """
     try:
         why = find_problem()

@@ -271,7 +271,7 @@ def check_columns(table: TableId, names: Sequence[str]) -> None:
     """Check that columns of these names can be captured, for a shape that appears in the stream.
 
     Raises:
-        ConfigurationError: they cannot; the message names them.
+        ConfigurationError: some columns cannot be captured; the message names them.
     """
     if problems := unfit_columns(names):
         listed = ", ".join(name for name, _ in problems)
@@ -302,7 +302,7 @@ def table_id(text: str) -> TableId:
     """Return the one table that a name without wildcards means.
 
     Raises:
-        ConfigurationError: it is not the name of one table.
+        ConfigurationError: the name is not that of one table.
     """
     exact = Pattern.parse(text).exact
     if exact is None:

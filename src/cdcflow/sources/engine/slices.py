@@ -24,8 +24,8 @@ time would pass between them."""
 FIRST_SIZE = 4
 GROWTH_MAX = 2.0
 FORGETTING = 1.2
-"""The shortest round trip counts. At each measurement it may grow by this factor, because the way to the server may
-have changed."""
+"""Slices follow the shortest round trip measured. At each measurement that value may grow by this factor, because the
+way to the server may have changed."""
 PAUSE_S_MAX = 1.0
 
 

@@ -104,7 +104,7 @@ def widens(column: Redefined, before: ServerColumn, now: ServerColumn) -> bool:
     """Whether no value can have changed when `before` became `column`. `now` is the column in the current catalog.
 
     A VARCHAR without a character set in the text takes the table's default, which only the catalog knows. The default
-    may have changed again since; but any statement that changes it names a character set, and so fills.
+    may have changed again since; but any statement that changes it names a character set, and so counts as filling.
     """
     if before.nullable and not column.nullable:
         return False

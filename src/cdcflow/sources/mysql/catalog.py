@@ -337,9 +337,9 @@ class Catalog(Session[Connection]):
         """Return a captured table's current definition.
 
         Raises:
-            SourceUnavailable: it does not exist, or cannot be captured. A rename may bring it back, and an ALTER may
-                make it capturable; otherwise the next read of the list of tables decides, and prints the remedy.
-            RightMissing: it may no longer be read.
+            SourceUnavailable: the table does not exist, or cannot be captured. A rename may bring it back, and an ALTER
+                may make it capturable; otherwise the next read of the list of tables decides, and prints the remedy.
+            RightMissing: cdcflow may no longer read the table.
         """
         selected = self._only(table)
         if not selected.tables:

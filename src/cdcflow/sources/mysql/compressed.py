@@ -46,7 +46,7 @@ def expand(events: Events, bytes_max: int = EXPANDED_BYTES_MAX) -> Iterator[Even
 
     Raises:
         SourceUnavailable: compressed bytes that cannot be expanded.
-        ConfigurationError: they would expand to more than `bytes_max`.
+        ConfigurationError: compressed bytes that would expand to more than `bytes_max`.
     """
     found = np.flatnonzero(_IS_COMPRESSED[events.type])
     if not len(found):

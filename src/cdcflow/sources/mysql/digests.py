@@ -4,7 +4,7 @@ The family of each type (`types`) defines the text of its values:
 
     column               text                                        not supported
     integer, BIT         as a number, without the zeros of ZEROFILL
-    DECIMAL              with all the decimals of its type           beyond 38 digits with ZEROFILL: no harm, see below
+    DECIMAL              with all the decimals of its type           ZEROFILL beyond 38 digits (harmless: `row_digests`)
     text, ENUM, SET      its length in bytes of UTF-8, a colon,      in a character set in which not every byte is
                          as UTF-8                                    valid; `bad_text: replace`
     JSON                 the same, as the server prints it

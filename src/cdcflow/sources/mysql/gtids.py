@@ -91,7 +91,7 @@ def gtid_set(flavor: Flavor, text: str) -> GtidSet:
     """Parse a set as the server, or cdcflow, wrote it; empty text is the empty set.
 
     Raises:
-        ConfigurationError: it is not a set of this flavor's GTIDs.
+        ConfigurationError: the text is not a set of this flavor's GTIDs.
     """
     return MysqlGtids.parse(text) if flavor == "mysql" else MariadbGtids.parse(text)
 

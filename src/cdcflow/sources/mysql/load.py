@@ -79,8 +79,8 @@ class Replica:
         """Return the replica's lag, in seconds.
 
         Raises:
-            Unknown: it does not replicate, or a right is missing.
-            SourceUnavailable: it does not answer.
+            Unknown: the replica does not replicate, or a right is missing.
+            SourceUnavailable: the replica does not answer.
         """
         where = f"the replica {self._connector.address}"
         return self._session.ask(f"measuring the lag of {where}", lambda c: _lag_of(c, where))

@@ -84,7 +84,7 @@ class BinlogPosition:
 
     @classmethod
     def parse(cls, text: str) -> BinlogPosition:
-        """Parse a position's `text`. Raises InvariantViolated if it is something else."""
+        """Parse a position's `text`. Raises InvariantViolated for any other text."""
         head, *rest = text.split(";")
         file, _, pos = head.rpartition(":")
         began = 0
@@ -100,7 +100,7 @@ class BinlogPosition:
 
 
 def binlog_position_of(position: Position) -> BinlogPosition:
-    """Parse a position. Raises InvariantViolated if it is not a position in a binary log."""
+    """Parse a position. Raises InvariantViolated for a position that is not one in a binary log."""
     return BinlogPosition.parse(position.text)
 
 

@@ -120,7 +120,8 @@ class RowEvents:
         self._maps.known.clear()
 
     def forget_shapes(self, table: TableId | None) -> None:
-        """Determine again what the next table maps mean, because some table definition (None: any) has changed."""
+        """Forget what the known table maps mean, because the definition of this table (None: of any table) may have
+        changed."""
         self._tables.invalidate(table)
         self._maps.forget()
         self._known.clear()
@@ -294,7 +295,7 @@ def _alike(events: Events, at: Int64s, body: Int64s, kind: int, columns: int, ta
     of count and bitmaps in bytes.
 
     Raises:
-        ConfigurationError: their number of columns differs from the table's description (hard case M09).
+        ConfigurationError: the events' number of columns differs from the table's description (hard case M09).
     """
     event, offset = events.event_at(int(at[0])), int(body[0] - events.start[at[0]])
     width, _ = length_at(event, offset)

@@ -155,7 +155,8 @@ class Tables(Protocol):
         ...
 
     def invalidate(self, table: TableId | None) -> None:
-        """Note that a statement may have changed this table's shape, or any (None), or created or dropped it."""
+        """Note that a statement may have changed the shape of this table (None: of any table), or created or dropped
+        it."""
         ...
 
 

@@ -2,7 +2,8 @@
 group.
 
 A replica's binary log has what it replicates only with `log_replica_updates` (`log_slave_updates`, which is OFF in
-MariaDB unless it is set). Without it a capture would silently miss every change of the primary. Galera is the same.
+MariaDB unless it is set). Without it a capture would silently miss every change of the primary. The same holds for the
+members of a Galera cluster.
 
 The members of a replication group (MySQL) give a transaction the same GTID. Those of a Galera cluster do only with
 `wsrep_gtid_mode`; otherwise equal GTIDs of two members are different transactions.

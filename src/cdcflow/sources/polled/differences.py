@@ -3,9 +3,9 @@
 With a key: rows that vanished are deletes, new ones inserts, and rows with other values updates. Without a key only
 appended rows are distinguished; anything else is an error.
 
-Several items of a table may have the same key. It belongs to the item that wrote it last: `lost` holds the keys of an
-item that another item has written since. A row that vanishes from an item is a delete only if the key still belongs to
-the item.
+Several items of a table may have rows with the same key. The key belongs to the item that wrote it last: `lost` holds
+the keys of an item that another item has written since. A row that vanishes from an item is a delete only if the key
+still belongs to the item.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class Discovery:
     def _take_keys(
         self, key: tuple[str, ...], found: ItemDifference, lost: pa.Table | None, others: Sequence[StoredItem]
     ) -> tuple[ItemDifference, pa.Table | None, dict[str, str]]:
-        """Assign the keys that an item wrote to it, and remove them from other items.
+        """Assign to an item the keys that it wrote, and remove them from other items.
 
         Return the difference, without deletes of keys that the item had already lost; the keys that the item has lost
         and not written again; and, by other item, the file with the keys that it has lost now.

@@ -106,8 +106,8 @@ class PolledSource:
         return Prepared(replace(checkpoint, position=position_of(number), source=state), history)
 
     def _poll_first(self, *, is_new: bool) -> None:
-        """Find the items that exist at a start. A new log polls twice: some pollers list an item only when it is
-        unchanged since their last poll."""
+        """Find the items that exist at a start. A new log polls twice: a poller may list an item only at the poll after
+        the one at which it first saw the item, to be sure that the item is complete."""
         self._discovery.poll(retry=True)
         if is_new:
             self._wait_for_second_poll()

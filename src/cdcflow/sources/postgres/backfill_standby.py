@@ -15,11 +15,11 @@ Tables are planned at the primary. The pages that it pins are a bound for every 
 another file for the table, it is planned again.
 
 The server that answered is checked after each snapshot, by the replication protocol: the system's identifier, the
-database, and the timeline. The check has a separate connection. It leads to the same server process as the snapshot's
-connection if both report the same time at which the server was started. Within one process replay never goes back, so a
-server that is on the primary's timeline after the snapshot was replaying the primary's log before, too. A promoted
-standby has a new timeline. A primary that was set back (its disk was restored, without recovery) keeps its timeline,
-but then the standby is ahead of it, which is refused as well.
+database, and the timeline. The check uses a separate connection. That leads to the same server process as the
+snapshot's connection if both report the same time at which the server was started. Within one process replay never goes
+back, so a server that is on the primary's timeline after the snapshot was replaying the primary's log before, too. A
+promoted standby has a new timeline. A primary that was set back (its disk was restored, without recovery) keeps its
+timeline, but then the standby is ahead of it, which is refused as well.
 """
 
 from __future__ import annotations

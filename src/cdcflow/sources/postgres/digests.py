@@ -2,7 +2,7 @@
 
 Each type's entry in `types` defines the text of its values:
 
-    column text not supported
+    column         text                                              not supported
     whole number   as `concat` prints it
     boolean        as 0 or 1
     numeric        as printed: as many digits after the decimal      without precision, kept as a decimal

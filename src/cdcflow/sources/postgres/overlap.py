@@ -8,12 +8,12 @@ was taken or before, and the change log continues after that:
     the change log     ──x──x──x──x──x──┤ its position        both must be equal up to that position
                                  └ the overlap ┘
 
-Ends and ids are not enough: a server that repeats its job (new uuids, `now()`) counts the same ids and writes as many
-bytes. The time of commit is enough. It is in the commit record, in microseconds: after a restart the server sends the
-same time, and so does a standby that was promoted, while a copy commits later than the original did. But for a
-transaction with a replication origin the server reports the time that its session set, or the year 2000 for the first
-one of a session that set none. A copy is not recognized if all its transactions have such a time and repeat the
-original byte for byte.
+Ends and ids are not enough: a copy on which the same job runs again (with new uuids, or a later `now()`) assigns the
+same ids and writes as many bytes. The time of commit is enough. It is in the commit record, in microseconds: after a
+restart the server sends the same time, and so does a standby that was promoted, while a copy commits later than the
+original did. But for a transaction with a replication origin the server reports the time that its session set, or the
+year 2000 for the first one of a session that set none. A copy is not recognized if all its transactions have such a
+time and repeat the original byte for byte.
 
 Rows and their number are not compared: docs/postgres.md has the reasons.
 

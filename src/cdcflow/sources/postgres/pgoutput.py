@@ -1,7 +1,8 @@
 """Decodes pgoutput messages, which the server's walsender sends, to transactions in columns.
 
 A committed transaction arrives as one unbroken run, B (Begin) … C (Commit). With protocol 2 and up a large one may
-arrive before it is committed, in blocks, and blocks of several such transactions alternate:
+arrive before it is committed, in blocks (S … E), which alternate with those of other such transactions; later a message
+(c) commits it:
 
     B r r r C   B r C   S₇ r r E   B r C   S₉ r E   S₇ r A₇₋₈ r E   c₇        r: rows; A₇₋₈: sub-transaction 8 undone
     ── run ──────────   ─ spool ─  ─ run ─ ─ spool  ─── spool ───   transaction 7 is complete, without 8's rows

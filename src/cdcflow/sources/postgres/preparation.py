@@ -2,7 +2,7 @@
 
 For a new log, publication and slot are created, or adopted if the settings name them. Those of an earlier run are
 checked to be the ones that the log was captured from (`unbroken`, `overlap`), and the publication is repaired for the
-currently selected tables. What was lost stays lost: only an operator who accepts it gets a new position.
+currently selected tables. If changes are lost, a new position is created only if an operator accepts the loss.
 """
 
 from __future__ import annotations

@@ -355,7 +355,8 @@ class RowVersions:
         return RowsCompared(tuple(compared))
 
     def _is_latest(self, oid: int, polled: KnownRows) -> bool:
-        """Whether the stream has observed nothing of the table since a poll began with these rows."""
+        """Whether the stream has observed nothing of the table since a poll began. `polled`: what was known of the rows
+        then."""
         known = self._known.get(oid)
         return known is None or known.generation < polled.generation or known.text == polled.version
 

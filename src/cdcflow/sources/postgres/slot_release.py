@@ -5,7 +5,7 @@
 
 The note is in a table of the source, because it must be durable before the slot is dropped, also if no daemon runs, or
 if it cannot write its log. It names the release by an id. A start that takes a new position stores the id in the
-checkpoint that has the gap, so a note with that id was used already, and a loss that has no other note is unknown.
+checkpoint that has the gap. So a note with that id was used already, and does not explain a later loss.
 
 The note's row is locked from before the drop until `dropped_at` is committed. So a release that one process finishes is
 not finished again by a second one, which could drop the slot that a start has created since.
@@ -133,7 +133,7 @@ def release(connection: Connection, name: str, *, why: str, by: str) -> bool:
     """Note the release of a slot, and drop it. Return False if it does not exist.
 
     Raises:
-        ConfigurationError: it is a slot for something else; see also `ensure_table` and `finish`.
+        ConfigurationError: the slot is for something else; see also `ensure_table` and `finish`.
     """
     with mapping_errors(f"releasing slot {name}"):
         found = slot.read(connection, name)

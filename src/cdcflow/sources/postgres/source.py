@@ -246,7 +246,7 @@ class PostgresSource(MovableSource[Connection, PostgresState, CatalogTable]):
         """Return the route of a log that moves here; None if it does not move, or has not begun yet.
 
         Raises:
-            ConfigurationError: it cannot continue here.
+            ConfigurationError: the log cannot continue here.
         """
         position, before = start.checkpoint.position, start.before
         if start.move is None or before is None or position is None:
@@ -540,7 +540,7 @@ class PostgresSource(MovableSource[Connection, PostgresState, CatalogTable]):
         """Check that the publication is still as `prepare` left it.
 
         Raises:
-            HistoryLost: it was dropped or altered, or a table was dropped from it.
+            HistoryLost: the publication was dropped or altered, or a table was dropped from it.
         """
         if self._state is None:
             return

@@ -39,8 +39,8 @@ class SpooledMark:
 
 @dataclass(slots=True)
 class PendingTransaction(SpooledRows):
-    """A transaction that goes into a spool, because it is streamed before its commit, or too large to wait for it in
-    memory.
+    """A transaction that goes into a spool, because it is streamed before its commit, or too large to be kept in memory
+    until its commit arrives.
 
     Its parts are sub-transactions (0 if it is not streamed). `shapes` apply inside it, and `described` are all
     relations that were described before its commit, each with its message.

@@ -1,8 +1,9 @@
 """What to do after the server has refused something, by SQLSTATE.
 
-A refused statement is either tried again, because nothing about the data is unverified and it may work later, or it
-stops the capture (for a chunk: that of its table), because it would be refused again until an operator changes
-something. Codes that are not listed stop: for an extension's own code the next attempt's result is unknown.
+A refused statement is tried again if it may work later, and if the refusal leaves nothing about the data unverified.
+Otherwise it stops the capture (for a chunk: that of its table), because it would be refused again until an operator
+changes something. Codes that are not listed stop it, too: for an extension's own code the next attempt's result is
+unknown.
 
 Source: the appendix "PostgreSQL Error Codes".
 """

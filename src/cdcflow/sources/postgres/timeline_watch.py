@@ -1,10 +1,10 @@
 """Checks whether a server is still on the timeline that a run began on.
 
-A standby that is promoted, or follows a different primary, continues its log on a new timeline, and its streams with
-it, silently. A position that was delivered after that would be after the place where the new timeline left the old one,
-as if a restored server had never had it. So a run from a standby delivers nothing of a new timeline: it checks the
-timeline after each receive, and ends if that has changed. The next run finds a timeline that begins at its position, or
-after it.
+A standby that is promoted, or follows a different primary, silently continues its log and its streams on a new
+timeline. A position delivered after that is beyond the place where the new timeline left the old one, and the next
+start would refuse it, like a position that a restored server never reached. So a run from a standby delivers nothing of
+a new timeline: it checks the timeline after each receive, and ends if that has changed. The next run finds a timeline
+that begins at its position, or after it.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def check_publication(connection: Connection, found: Publication | None, name: s
     """Check that the publication `found` has never been different since its fingerprint was `known`.
 
     Raises:
-        HistoryLost: it was dropped or altered, or a table was dropped from it.
+        HistoryLost: the publication was dropped or altered, or a table was dropped from it.
     """
     publication.check_unbroken(found, name, known, partial(exists, connection))
 

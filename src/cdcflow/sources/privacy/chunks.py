@@ -5,7 +5,7 @@ to the checkpoint, with a key that is derived from the policy's.
 
 Rows are read again by the keys that the log has. An encrypted key is decrypted for that. A hash cannot be: then all
 rows of the table are read, and those whose hashed keys were requested are returned. Such a chunk has several snapshots,
-like a range that is read through several connections, and is placed by what all of them see.
+like a range that is read through several connections, and its place in the log is determined by what all of them see.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Names of columns that may mean other columns after a part of the source's log was lost, if columns have no numbers.
 
 A statement in that part may have given a name that the settings use to another column, and nothing in the table's shape
-shows it for certain. If its columns have another order, or one is gone, this table fails until an operator has checked
-the names; otherwise its rows might leave with the rules of other columns. A checkpoint stores such tables with their
-rules. An operator confirms the names by changing the rules, or by listing the names under `optional`.
+shows it for certain. If the table's columns are in another order, or one is gone, the table fails until an operator has
+checked the names; otherwise values might leave under the rules of other columns. A checkpoint stores such tables with
+their rules. An operator confirms the names by changing the rules, or by listing the names under `optional`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Handles changes that arrived without the person of a value, or without a value of a new person. Pure.
 
-A value that was not sent keeps its encrypted text, which an earlier person's key made if the row has another person
-now. Nothing shows whether it has: the row is read again by its key.
+If a value was not sent, the copy keeps its encrypted text. If the row has another person now, that text is encrypted
+with the earlier person's key. The change does not show whether that is so; the row is then read again by its key.
 
 | the value | its person | |
 | --- | --- | --- |

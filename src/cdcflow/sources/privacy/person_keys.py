@@ -50,7 +50,7 @@ class PersonKeys(Protocol):
 
         Raises:
             ConfigurationError: the keys do not exist, or were replaced since they were opened.
-            SinkUnavailable: they cannot be read or written at present.
+            SinkUnavailable: the keys cannot be read or written at present.
         """
         ...
 

@@ -300,7 +300,7 @@ class PolicyRules:
         A table that may be a different one of that name is returned without the values that older rows have.
 
         Raises:
-            TableMisfit: it never left with these settings.
+            TableMisfit: the table never left with these settings.
         """
         if table.id in self.successors or table.id in self.lost_names:
             return _without_values(table, [c.name for c in table.columns])
@@ -316,7 +316,7 @@ class PolicyRules:
         longer fit it.
 
         Raises:
-            TableMisfit: it is new, and the settings do not fit it.
+            TableMisfit: the table is new, and the settings do not fit it.
         """
         self.known_leaving(table)
 

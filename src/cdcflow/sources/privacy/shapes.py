@@ -1,4 +1,4 @@
-"""A table as it leaves the source under its policies, and its rows and keys. Pure but for the keys' secrets."""
+"""A table as it leaves the source under its policies, and its rows and keys. Pure, but it uses secret keys."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def unseal(text: str | None, table: PrivateTable | None) -> str | None:
     """Return a plan or a cursor of a checkpoint as the source wrote it.
 
     Raises:
-        ValueError: it was sealed with another key, or is not sealed although it should be, or the reverse.
+        ValueError: the text was sealed with another key; or it is sealed and should not be, or the reverse.
     """
     if text is None:
         return None

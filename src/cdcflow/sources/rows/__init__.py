@@ -4,7 +4,7 @@
                                                                         │
     changes as the source has them ──▶ RowRules.changes ◀───────────────┘ ──▶ policies (`sources.privacy`) ──▶ log
 
-A filter decides by the row before and the row after a change: a row that leaves it is deleted, one that enters it is
-inserted. Three-valued logic as in SQL: NULL is not true. A value that an expression cannot be applied to stops the
-table; it never becomes NULL.
+A filter is applied to the row before a change and to the row after it: if it no longer holds, the row is deleted, and
+if it begins to hold, the row is inserted. Three-valued logic as in SQL: NULL is not true. A value that an expression
+cannot be applied to stops the table; it never becomes NULL.
 """

@@ -190,7 +190,7 @@ def _scalar_of(text: str, arrow: pa.DataType) -> pa.Scalar:
     """Return a constant as a value of a type.
 
     Raises:
-        Unusable: it is not a value of that type.
+        Unusable: the constant is not a value of that type.
     """
     try:
         if arrow == TIMESTAMPTZ:

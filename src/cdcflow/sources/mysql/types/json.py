@@ -13,8 +13,8 @@ this.)
 
 MariaDB's JSON is text already: a LONGTEXT.
 
-Compiled kernel (`compiled/json.pxi`): `json` goes to JSON, which prints all documents of a batch in one pass, and for
-result sets to UTF8.
+Compiled kernels: for the form `json` the kernel JSON (`compiled/json.pxi`), which prints all documents of a batch in
+one pass, and in result sets the kernel UTF8.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Both the table map and the type's text in the catalog contain the labels. With `binlog_row_metadata=FULL` they agree.
 
-Row images have no compiled kernels; for result sets `enum` and `set` go to UTF8 (`compiled/values.pxi`).
+For row images there is no compiled kernel; in result sets the forms `enum` and `set` have the kernel UTF8
+(`compiled/values.pxi`).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 
 
 def column_type(table: TableId, column: str, text: str, policy: Policy, *, is_mariadb: bool = False) -> ColumnType:
-    """The type that a column with this type has in the log.
+    """Return the type in the log of a column that has this type at the source.
 
     Raises:
         ConfigurationError: the policy of the settings does not fit the type, or the type is not captured.

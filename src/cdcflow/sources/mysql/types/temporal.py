@@ -13,9 +13,9 @@ negative one both parts are negative (hard case N04).
 A date with a zero year, month or day, or with a day that its month does not have, does not exist in the calendar (N02):
 stop, NULL, or the whole column as the server's text, by `Where.zero_dates`.
 
-Compiled kernels (`compiled/values.pxi`): `date`, `datetime`, `timestamp` and `time` go to DATE, DATETIME, TIMESTAMP and
-TIME, and for result sets to DATE_TEXT, MOMENT_TEXT and TIME_TEXT. A column that is read as the server's text has no
-kernel.
+Compiled kernels (`compiled/values.pxi`): the forms `date`, `datetime`, `timestamp` and `time` have the kernels DATE,
+DATETIME, TIMESTAMP and TIME, and in result sets DATE_TEXT, MOMENT_TEXT and TIME_TEXT. A column that is read as the
+server's text has no kernel.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 In a row image the length precedes each value, and a SELECT returns the same bytes: text in the column's own character
 set, because a conversion would write `?` for characters that it cannot convert. `charsets` converts them to UTF-8.
 
-Compiled kernels (`compiled/values.pxi`): `text …` goes to UTF8 if the character set is UTF-8, otherwise to ASCII, which
-leaves values with other bytes to the decoders here; `bytes` to BYTES, `fixed` to FIXED. COMPRESSED columns have none.
+Compiled kernels (`compiled/values.pxi`): the form `text …` has the kernel UTF8 if the character set is UTF-8, otherwise
+ASCII, which leaves values with other bytes to the decoders here; `bytes` has BYTES, and `fixed` has FIXED. COMPRESSED
+columns have none.
 """
 
 from __future__ import annotations

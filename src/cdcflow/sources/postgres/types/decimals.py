@@ -1,7 +1,7 @@
 """Decodes numeric and money: decimals if the scale is fixed, otherwise the server's text.
 
-In binary a numeric is ndigits (without a sign: the largest have 36,864 groups), weight (of the first group, in groups
-before the point), sign, dscale, then the groups of four digits, all 16 bits.
+In the binary format a numeric has, in 16 bits each: ndigits, the number of groups (unsigned: up to 36,864); weight (the
+first group counts 10000 ** weight); sign; dscale; then the groups of four digits.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def type_name(text: str) -> TypeName | None:
 
 
 def column_type(table: TableId, column: str, text: str, policy: Policy) -> ColumnType:
-    """Return the type that a column with this type has in the log.
+    """Return the type in the log of a column that has this type at the source.
 
     Raises:
         ConfigurationError: the policy of the settings does not fit the type.

@@ -28,7 +28,7 @@ def utf8(array: pa.Array, where: Where) -> pa.Array:
     """Return bytes as text.
 
     Raises:
-        ConfigurationError: some are not UTF-8, which only a database with encoding SQL_ASCII sends.
+        ConfigurationError: some bytes are not UTF-8, which only a database with encoding SQL_ASCII sends.
     """
     try:
         return array.cast(pa.string())

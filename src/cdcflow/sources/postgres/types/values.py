@@ -2,7 +2,7 @@
 hold.
 
 A decoder turns one column's cells, a batch at a time, into an Arrow array. NULL cells stay NULL. No error here contains
-a value, nor is one chained to the Arrow error that caused it, because that one contains it.
+a value, nor is one chained to the Arrow error that caused it, whose text contains the value.
 """
 
 from __future__ import annotations
