@@ -198,7 +198,7 @@ class Connector(connections.Connector[Connection]):
         return self._one_server is not None and self._one_server.is_replaced
 
     def again(self) -> Connector:
-        """Return another connector to the same address, whose connections must lead to the same server."""
+        """Return another connector with the same settings and the same `one_server`."""
         return Connector(self.settings, self.secret, self._one_server)
 
     def to(self, url: str) -> Connector:
