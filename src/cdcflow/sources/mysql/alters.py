@@ -26,6 +26,7 @@ from cdcflow.sources.mysql.types.columns import BINARY_COLLATION, ServerColumn, 
 from cdcflow.sources.mysql.types.numbers import INTEGER_BYTES
 
 _INDEXES = frozenset(("INDEX", "KEY", "UNIQUE", "FULLTEXT", "SPATIAL", "FOREIGN", "CHECK", "CONSTRAINT"))
+_CONDITIONS = frozenset(("UNIQUE", "CHECK", "CONSTRAINT", "FOREIGN", "PARTITION"))
 _PARTITIONS = frozenset(("ADD", "ANALYZE", "CHECK", "COALESCE", "OPTIMIZE", "REBUILD", "REORGANIZE"))
 _OPTIONS = frozenset(
     (
@@ -61,12 +62,15 @@ class Altered:
     """The effect that ALTER TABLE may have on values.
 
     `fills`: it may change them. `redefined`: it may change the values of these columns, unless each only became wider.
-    `renamed`: the earlier and the new names of columns; if it renames any, it fills.
+    `renamed`: the earlier and the new names of columns; if it renames any, it fills. `refuses`: the table may refuse
+    rows that it accepted before. The statement fails if it finds such rows, but a tool that copies rows into an altered
+    empty table leaves them out.
     """
 
     fills: bool
     redefined: tuple[Redefined, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
+    refuses: bool = False
 
 
 HARMLESS = Altered(fills=False)
@@ -82,7 +86,7 @@ def alter_effects(tokens: Sequence[SqlToken]) -> Altered:
                 return Altered(True, renamed=renamed_columns(clauses))
             case Redefined() as column:
                 redefined.append(column)
-    return Altered(False, tuple(redefined))
+    return Altered(False, tuple(redefined), refuses=any(map(_refuses, clauses)))
 
 
 def renamed_columns(clauses: Iterable[Sequence[SqlToken]]) -> tuple[tuple[str, str], ...]:
@@ -155,6 +159,12 @@ def _clause(clause: Sequence[SqlToken]) -> bool | Redefined:
         case "MODIFY" | "CHANGE":
             return _redefinition(clause, at)
     return head not in _PARTITIONS or second != "PARTITION"
+
+
+def _refuses(clause: Sequence[SqlToken]) -> bool:
+    """Whether a clause may add a condition that rows have to meet."""
+    words = {t.word for t in clause[_behind_options(clause, 0) :]}
+    return words.isdisjoint(("DROP", "RENAME")) and not words.isdisjoint(_CONDITIONS)
 
 
 def _behind_options(clause: Sequence[SqlToken], at: int) -> int:

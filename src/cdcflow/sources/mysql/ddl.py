@@ -50,9 +50,8 @@ class Statements:
         self._rows = rows
         self._filled: dict[TableId, bool] = {}  # True: the table was swapped for a copy with the same values
         self._renamed: dict[TableId, tuple[tuple[str, str], ...]] = {}  # columns of these tables: earlier and new names
-        self._copies: set[TableId] = (
-            set()
-        )  # shadow tables created like the captured one, whose values no later statement changed
+        # gh-ost's copies that can hold all that the captured table holds, and no less, and which table that is
+        self._copies: dict[TableId, TableId] = {}
 
     @property
     def next_begin(self) -> Coordinate | None:
@@ -89,8 +88,8 @@ class Statements:
             case PartsChanged():
                 return self._parts_changed(statement, at, delivered)
             case Created(table, like):
-                if like is not None and self._tables.is_captured(like) and _is_shadow(table, like):
-                    self._copies.add(table)
+                if like is not None and self._tables.is_captured(like) and _is_whole_shadow(table, like):
+                    self._copies[table] = like
                 self._rows.forget_shapes(table)
             case Versioned(table, replaces):
                 # Later row events include the rows' history. If the versioning was removed since, these events are
@@ -106,10 +105,12 @@ class Statements:
                 return self._unsure(statement, at, delivered)
             case OtherDdl(table, altered):
                 if table is not None and (altered.fills or not self._only_widens(table, altered)):
-                    self._copies.discard(table)
+                    self._forget_copies(table)
                     self._fill(table, delivered)
                     if table in self._filled:
                         self._renamed[table] = (*self._renamed.get(table, ()), *altered.renamed)
+                elif table is not None and altered.refuses:
+                    self._copies.pop(table, None)
                 self._rows.forget_shapes(table)
         return []
 
@@ -153,7 +154,7 @@ class Statements:
                 return self._changes_by_statement(statement, at, delivered)
         if self._tables.now(table) is None:
             return self._empty_tables((table,), at, delivered)
-        self._copies.discard(table)
+        self._forget_copies(table)
         self._fill(table, delivered)
         return []
 
@@ -161,6 +162,11 @@ class Statements:
         """Have the rows of a table read again, if it is captured."""
         if not delivered and self._tables.is_captured(table):
             self._filled[table] = False
+
+    def _forget_copies(self, table: TableId) -> None:
+        """Note that this table may have lost rows, or other values, that its copies have, or that it is a copy that
+        did: a tool that copies rows does not learn what a statement did to them."""
+        self._copies = {copy: of for copy, of in self._copies.items() if table not in (copy, of)}
 
     def _only_widens(self, table: TableId, altered: Altered) -> bool:
         """Whether the redefined columns certainly kept their values; false if the log has not shown their previous
@@ -258,7 +264,7 @@ class Statements:
     def _empty_tables(self, tables: tuple[TableId, ...], at: int, delivered: bool) -> list[Truncate]:
         out: list[Truncate] = []
         for table in tables:
-            self._copies.discard(table)
+            self._forget_copies(table)
             if not delivered and self._tables.is_captured(table):
                 described = self._tables.last_shape(table)
                 out += [(at, described.table)] if described is not None else []
@@ -283,6 +289,7 @@ class Statements:
             case "CONVERT PARTITION" if other is not None:
                 out = self._replace_rows(other, at, delivered)
         for one in (t for t in (table, other) if t is not None):
+            self._forget_copies(one)
             if not (out and one == other):
                 self._fill(one, delivered)
             self._rows.forget_shapes(one)
@@ -294,7 +301,7 @@ class Statements:
 
         gh-ost and pt-online-schema-change replace a table by renaming a copy of it. The copy has the same rows, so the
         captured table continues under its name (hard case M37). It is read again, unless the log showed that the copy
-        can have no other values; then it is read again only if its backfill is not finished.
+        can have no other rows and values; then it is read again only if its backfill is not finished.
         """
         now: dict[TableId, TableId] = {}
         for old, new in pairs:
@@ -315,7 +322,7 @@ class Statements:
                     # MariaDB 11.8.6 keeps the old table, with its rows, after an ALTER that copies and renames.
                     self._fill(old, delivered)
         for table in dict.fromkeys(t for pair in pairs for t in pair):
-            self._copies.discard(table)
+            self._forget_copies(table)
             self._rows.forget_shapes(table)
         return out
 
@@ -327,6 +334,12 @@ def _is_shadow(table: TableId, of: TableId) -> bool:
         return False
     name = re.escape(of.name)
     return bool(re.fullmatch(rf"_+{name}_(gho|new)|lhmn_{name}", table.name))
+
+
+def _is_whole_shadow(table: TableId, of: TableId) -> bool:
+    """Whether `table` is the copy of a tool that always copies all rows. Others may be told which ones (`--where` of
+    pt-online-schema-change, filters of LHM), and a copy made by hand may have the name of one of theirs."""
+    return _is_shadow(table, of) and table.name.endswith("_gho")
 
 
 def _is_left_over(table: TableId, of: TableId) -> bool:

@@ -226,6 +226,9 @@ def _ddl(tokens: list[SqlToken], query: Query) -> Statement:
             return _parse_alter(tokens, words.index("TABLE") + 1, schema, is_ignore="IGNORE" in words[1:3])
         case ["CREATE", *_] if "TABLE" in words[1:4]:
             return _parse_create(tokens, words.index("TABLE") + 1, schema)
+        case ["CREATE", *_] if "UNIQUE" in words[1:4]:
+            ons = (at for at, token in enumerate(tokens) if token.word == "ON")
+            return OtherDdl(table_at(tokens, next(ons, len(tokens)) + 1, schema)[0], Altered(False, refuses=True))
     return OtherDdl(None)
 
 
