@@ -46,6 +46,8 @@ T_OLD = simple("t_old")
         "CREATE TABLE t SELECT 1 AS id",
         "CREATE TABLE t TABLE u",
         "SELECT `shop`.`changes_rows`()",
+        "UPDATE view_of_t SET v = 1",
+        "INSERT INTO with_a_trigger VALUES (1)",
     ],
 )
 def test_rows_changed_by_a_statement_stop(flavor: Flavor, said: str) -> None:
@@ -321,6 +323,7 @@ CREATE TABLE elsewhere (id int PRIMARY KEY)
 CREATE TABLE elsewhere (id int) START TRANSACTION
 CREATE TABLE elsewhere LIKE t
 CREATE TEMPORARY TABLE t (id int)
+REPLACE INTO `percona`.`checksums` SELECT count(*) FROM t
 """.strip().splitlines(),
 )
 def test_statement_about_no_captured_rows_is_passed_over(said: str) -> None:

@@ -246,9 +246,16 @@ class Statements:
 
     def _check_row_change(self, tables: tuple[TableId, ...], what: str) -> None:
         captured = [t for t in tables if self._counts(t)]
-        if tables and not captured:
+        others = [t for t in tables if not self._tables.is_captured(t)]
+        beside = [t for t in others if any(map(self._counts, self._tables.captured_in(t.schema)))]
+        if tables and not captured and not beside:
             return
-        on = f"captured table {captured[0]}" if captured else "tables that cannot be determined from its text"
+        if captured:
+            on = f"captured table {captured[0]}"
+        elif beside:
+            on = f"{beside[0]}, which may be a view of a captured table, or have a trigger that changes one"
+        else:
+            on = "tables that cannot be determined from its text"
         raise ConfigurationError(
             f"the binary log has {what} as a statement, not as rows, on {on}: a session uses binlog_format "
             f"STATEMENT or MIXED, and the log lacks the rows that the statement changed",
