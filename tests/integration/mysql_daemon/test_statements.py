@@ -248,11 +248,44 @@ def test_rows_that_lack_some_of_their_columns_are_read_by_key(small: MySQLBank, 
     assert not seen
 
 
+def test_statements_that_mean_other_than_their_text_says(small: MySQLBank, flavor: Flavor) -> None:
+    """M37, M52, P18: a temporary table with the name of a captured one, a default that a generated column uses, a copy
+    that lost rows, names in brackets."""
+    small.tables = ("hidden", "computed", "copied", "bracketed")
+    small.database.execute(
+        *(f"CREATE TABLE {t} (id int PRIMARY KEY, v int DEFAULT 3)" for t in small.tables if t != "computed"),
+        "CREATE TABLE computed (id int PRIMARY KEY, v int(4) UNSIGNED ZEROFILL DEFAULT 3, "
+        "d varchar(20) AS (concat(default(v))) VIRTUAL, z varchar(20) AS (concat(v)) VIRTUAL)",
+        *(f"INSERT INTO {t} (id, v) VALUES (1, 1), (2, 1)" for t in small.tables),
+    )
+    temporary = ("CREATE TEMPORARY TABLE hidden (id int)", "TRUNCATE TABLE hidden", "ALTER TABLE hidden RENAME x")
+    brackets = ("SET sql_mode = 'MSSQL'", "TRUNCATE TABLE [bracketed]") if flavor == "mariadb" else ()
+    with following(small) as seen:
+        small.database.execute("SET binlog_format = STATEMENT", *temporary)
+        small.database.execute(
+            "UPDATE computed SET v = 2",
+            "ALTER TABLE computed ALTER v SET DEFAULT 9",
+            "UPDATE computed SET v = 4 WHERE id = 1",
+            "ALTER TABLE computed MODIFY v bigint UNSIGNED DEFAULT 9",
+            "CREATE TABLE _copied_gho LIKE copied",
+            "ALTER TABLE _copied_gho ADD UNIQUE (v)",
+            "INSERT IGNORE INTO _copied_gho SELECT * FROM copied",
+            "RENAME TABLE copied TO _copied_del, _copied_gho TO copied",
+            *brackets,
+        )
+    assert set(seen) == {"hidden", "computed", "copied"}
+
+
 DOCUMENT = '{"a": 1, "text": "' + 100 * "x" + '"}'
 """Long enough for the server to log a change in it as a part."""
 
 STOPS: Sequence[tuple[str, Sequence[str], Sequence[str]]] = [
     ("as a statement", ["SET binlog_format = STATEMENT", "UPDATE t SET v = 'b'"], []),
+    (
+        "may be a view of a captured table",
+        ["CREATE OR REPLACE VIEW seen AS SELECT * FROM t", "SET binlog_format = STATEMENT", "UPDATE seen SET v = 'c'"],
+        [],
+    ),
     ("come without id", ["SET binlog_row_image = MINIMAL", "INSERT INTO t (v) VALUES ('c')"], []),
     (
         "does not name its columns",

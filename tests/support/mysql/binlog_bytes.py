@@ -237,15 +237,17 @@ class Log:
         )
         self.event(42, varying(1) + varying(len(fields)) + varying(9) + fields)
 
-    def query(self, text: str | bytes, schema: str = "shop", sql_mode: int = 0, more: bytes = b"") -> None:
+    def query(
+        self, text: str | bytes, schema: str = "shop", sql_mode: int = 0, more: bytes = b"", *, flags: int = 0
+    ) -> None:
         """`more`: status variables that follow those of each statement, as bytes."""
         raw, name = text.encode() if isinstance(text, str) else text, schema.encode()
         variables = struct.pack("<BIBQ", 0, 0, 1, sql_mode) + more
         head = struct.pack("<IIBHH", 9, 0, len(name), 0, len(variables)) + variables + name + b"\0"
         if self.compress and self.flavor == "mariadb":
-            self.event(165, head + squeezed(raw))
+            self.event(165, head + squeezed(raw), flags=flags)
         else:
-            self.event(2, head + raw)
+            self.event(2, head + raw, flags=flags)
 
     def begin(self, *, flags: int = 0) -> None:
         self.gtid(flags=flags)
@@ -260,10 +262,12 @@ class Log:
             events, self._inside = b"".join(self._inside), None
             self.event(40, payload(events))
 
-    def standalone(self, text: str | bytes, schema: str = "shop", sql_mode: int = 0, more: bytes = b"") -> None:
+    def standalone(
+        self, text: str | bytes, schema: str = "shop", sql_mode: int = 0, more: bytes = b"", *, flags: int = 0
+    ) -> None:
         """A statement that is a separate group."""
         self.gtid(standalone=True)
-        self.query(text, schema, sql_mode, more)
+        self.query(text, schema, sql_mode, more, flags=flags)
 
     def xa_prepare(self, xid: bytes, *, one_phase: bool = False) -> None:
         self.event(38, struct.pack("<BIII", one_phase, 1, len(xid), 0) + xid)

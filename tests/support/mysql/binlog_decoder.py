@@ -37,6 +37,7 @@ class TestTables:
     captured: str = "shop"
     myisam: frozenset[str] = frozenset()
     versioned: frozenset[TableId] = frozenset()
+    computed: frozenset[TableId] = frozenset()
     columns_now: dict[TableId, Sequence[ServerColumn]] = field(default_factory=dict)
     maps: dict[TableId, DescribedTable] = field(default_factory=dict)
     shapes: dict[TableId, DescribedTable] = field(default_factory=dict)
@@ -75,6 +76,9 @@ class TestTables:
 
     def is_versioned(self, table: TableId) -> bool:
         return table in self.versioned
+
+    def is_computed(self, table: TableId) -> bool:
+        return table in self.computed
 
     def is_transactional(self, table: TableId) -> bool:
         return table.name not in self.myisam

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.sql import (
     ANSI_QUOTES,
+    MSSQL,
     NO_BACKSLASH_ESCAPES,
     SqlToken,
     behind_if,
@@ -113,6 +114,12 @@ def test_only_an_unquoted_word_is_a_keyword_and_a_string_is_not_a_name(text: str
     assert tokens(text) == [token]
 
 
+def test_brackets_are_quotes_in_one_mode_of_mariadb() -> None:
+    """A statement with them would be about no table."""
+    assert names("TRUNCATE TABLE [a]]`b], [c]", MSSQL) == ["TRUNCATE", "TABLE", "a]`b", ",", "c"]
+    assert "[" in names("TRUNCATE TABLE [a]", 0)
+
+
 @pytest.mark.parametrize(
     ("text", "sql_mode", "found"),
     [
@@ -127,7 +134,7 @@ def test_only_an_unquoted_word_is_a_keyword_and_a_string_is_not_a_name(text: str
 )
 def test_meaning_of_a_backslash_follows_the_session_s_mode(text: str, sql_mode: int, found: list[str]) -> None:
     """Other bits of the mode do not affect it."""
-    other = ~(ANSI_QUOTES | NO_BACKSLASH_ESCAPES) & 0xFFFFFFFF
+    other = ~(ANSI_QUOTES | MSSQL | NO_BACKSLASH_ESCAPES) & 0xFFFFFFFF
     assert names(text, sql_mode) == names(text, sql_mode | other) == found
 
 

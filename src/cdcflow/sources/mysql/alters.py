@@ -62,15 +62,16 @@ class Altered:
     """The effect that ALTER TABLE may have on values.
 
     `fills`: it may change them. `redefined`: it may change the values of these columns, unless each only became wider.
-    `renamed`: the earlier and the new names of columns; if it renames any, it fills. `refuses`: the table may refuse
-    rows that it accepted before. The statement fails if it finds such rows, but a tool that copies rows into an altered
-    empty table leaves them out.
+    `defaults`: it changes the defaults of columns, which generated columns may use. `renamed`: the earlier and the new
+    names of columns; if it renames any, it fills. `refuses`: the table may refuse rows that it accepted before. The
+    statement fails if it finds such rows, but a tool that copies rows into an altered empty table leaves them out.
     """
 
     fills: bool
     redefined: tuple[Redefined, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
     refuses: bool = False
+    defaults: bool = False
 
 
 HARMLESS = Altered(fills=False)
@@ -86,7 +87,9 @@ def alter_effects(tokens: Sequence[SqlToken]) -> Altered:
                 return Altered(True, renamed=renamed_columns(clauses))
             case Redefined() as column:
                 redefined.append(column)
-    return Altered(False, tuple(redefined), refuses=any(map(_refuses, clauses)))
+    return Altered(
+        False, tuple(redefined), refuses=any(map(_refuses, clauses)), defaults=any(map(_sets_default, clauses))
+    )
 
 
 def renamed_columns(clauses: Iterable[Sequence[SqlToken]]) -> tuple[tuple[str, str], ...]:
@@ -165,6 +168,12 @@ def _refuses(clause: Sequence[SqlToken]) -> bool:
     """Whether a clause may add a condition that rows have to meet."""
     words = {t.word for t in clause[_behind_options(clause, 0) :]}
     return words.isdisjoint(("DROP", "RENAME")) and not words.isdisjoint(_CONDITIONS)
+
+
+def _sets_default(clause: Sequence[SqlToken]) -> bool:
+    """Whether a clause is ALTER COLUMN with SET DEFAULT or DROP DEFAULT."""
+    at = _behind_options(clause, 0)
+    return word_at(clause, at) == "ALTER" and any(t.word == "DEFAULT" for t in clause[at:])
 
 
 def _behind_options(clause: Sequence[SqlToken], at: int) -> int:

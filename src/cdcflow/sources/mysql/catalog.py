@@ -49,7 +49,8 @@ WHERE TABLE_TYPE NOT IN ('SYSTEM VIEW', 'SEQUENCE') AND TABLE_SCHEMA NOT IN ({sy
 """
 
 _COLUMNS = (
-    "SELECT TABLE_SCHEMA, TABLE_NAME, {asked} FROM information_schema.COLUMNS WHERE {where} ORDER BY ORDINAL_POSITION"
+    "SELECT TABLE_SCHEMA, TABLE_NAME, COALESCE(GENERATION_EXPRESSION, '') <> '', {asked} "
+    "FROM information_schema.COLUMNS WHERE {where} ORDER BY ORDINAL_POSITION"
 )
 
 _KEYS = """
@@ -69,7 +70,7 @@ COLLATIONS: Mapping[str, str] = {
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
     """A table's current definition. `key`: the columns that identify a row, in the key's order, empty without a key;
-    `index`: the name of that key. `rows`: the server's estimate."""
+    `index`: the name of that key. `rows`: the server's estimate. `is_computed`: it has generated columns."""
 
     id: TableId
     columns: tuple[ServerColumn, ...]
@@ -78,6 +79,7 @@ class CatalogTable:
     engine: str
     is_versioned: bool = False
     rows: int = 0
+    is_computed: bool = False
 
     @property
     def sql(self) -> str:
@@ -190,10 +192,13 @@ def _read(
     where, is_mariadb = _where(found), "MariaDB" in connection.get_server_info()
     columns: dict[TableId, list[ServerColumn]] = {t: [] for t in found}
     problems: Problems = {}
-    for schema, name, *row in query(connection, _COLUMNS.format(asked=ASKED, where=where)):
+    computed: set[TableId] = set()
+    for schema, name, is_computed, *row in query(connection, _COLUMNS.format(asked=ASKED, where=where)):
         table = TableId(schema, name)
         if table not in columns:
             continue
+        if is_computed:
+            computed.add(table)
         try:
             found_column = server_column(CatalogColumn.of(tuple(row)), collations, is_mariadb=is_mariadb)
             columns[table].append(found_column)
@@ -201,7 +206,9 @@ def _read(
             problems[table] = ((f"{table}: {str(error).splitlines()[0]}", error.remedy or ""),)
     keys = _keys(connection, where, columns)
     return [
-        CatalogTable(table, tuple(columns[table]), *keys.get(table, ((), "")), engine, is_versioned, rows)
+        CatalogTable(
+            table, tuple(columns[table]), *keys.get(table, ((), "")), engine, is_versioned, rows, table in computed
+        )
         for table, (engine, is_versioned, rows) in sorted(found.items())
     ], problems
 
@@ -693,6 +700,10 @@ class CapturedTables:
     def is_versioned(self, table: TableId) -> bool:
         found = self._catalog.now(table)
         return found is not None and found.is_versioned
+
+    def is_computed(self, table: TableId) -> bool:
+        found = self._catalog.now(table)
+        return found is not None and found.is_computed
 
     def is_transactional(self, table: TableId) -> bool:
         entry = self._entries.get(table)

@@ -104,7 +104,7 @@ class Statements:
             case Unsure():
                 return self._unsure(statement, at, delivered)
             case OtherDdl(table, altered):
-                if table is not None and (altered.fills or not self._only_widens(table, altered)):
+                if table is not None and (altered.fills or not self._keeps_values(table, altered)):
                     self._forget_copies(table)
                     self._fill(table, delivered)
                     if table in self._filled:
@@ -168,9 +168,15 @@ class Statements:
         did: a tool that copies rows does not learn what a statement did to them."""
         self._copies = {copy: of for copy, of in self._copies.items() if table not in (copy, of)}
 
-    def _only_widens(self, table: TableId, altered: Altered) -> bool:
-        """Whether the redefined columns certainly kept their values; false if the log has not shown their previous
-        definition."""
+    def _keeps_values(self, table: TableId, altered: Altered) -> bool:
+        """Whether the columns certainly kept their values; false if the log has not shown their previous definition.
+
+        Generated columns may use what is in no row: the default of a column, the zeros that fill it.
+        """
+        if not altered.redefined and not altered.defaults:
+            return True
+        if self._tables.is_computed(table):
+            return False
         if not altered.redefined:
             return True
         seen, now = self._tables.mapped_shape(table), self._tables.now(table)

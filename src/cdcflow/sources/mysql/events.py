@@ -243,6 +243,7 @@ class Query:
     """A statement in the log, the schema in which it was executed, and the bits of the session's sql_mode.
 
     `raw`, `is_single` and `is_readable` are those of its `StatementText`, `is_done` that of its `StatusVariables`.
+    `is_of_session`: it uses what only its session has, such as a temporary table.
     """
 
     schema: str
@@ -253,6 +254,7 @@ class Query:
     is_single: bool = False
     is_readable: bool = True
     is_done: bool = True
+    is_of_session: bool = False
 
 
 def query_texts(events: Events, at: Int64s) -> Int64s:
@@ -265,6 +267,10 @@ def query_texts(events: Events, at: Int64s) -> Int64s:
     if (text > end).any():
         raise protocol_error("a QUERY event that ends before its text")
     return text
+
+
+_THREAD_SPECIFIC = 4
+"""A flag in an event's header."""
 
 
 def query_of(event: bytes, flavor: Flavor = "mariadb") -> Query:
@@ -291,6 +297,7 @@ def query_of(event: bytes, flavor: Flavor = "mariadb") -> Query:
         found.is_single,
         found.is_readable,
         told.is_done,
+        bool(event[17] & _THREAD_SPECIFIC),
     )
 
 

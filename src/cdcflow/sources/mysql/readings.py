@@ -17,6 +17,7 @@ from cdcflow.sources.mysql.statement_text import other_texts
 from cdcflow.sources.mysql.statements import (
     Created,
     Emptied,
+    Harmless,
     OtherDdl,
     PartsChanged,
     Renamed,
@@ -33,6 +34,20 @@ from cdcflow.sources.mysql.types.charsets import UNKNOWN
 
 
 def statement_in(query: Query) -> Statement:
+    """Return what a statement in the log does, along with what else it may mean: if it uses what only its session has,
+    its tables may be temporary ones, which hide captured ones of that name."""
+    found = _in_all_sets(query)
+    if not query.is_of_session:
+        return found
+    match found:
+        case Emptied() | Renamed() | PartsChanged() | Versioned() | OtherDdl() | Several():
+            return Unsure(Harmless(), (found,), frozenset())
+        case Unsure(first, others, is_any=is_any) if not isinstance(first, RowChange):
+            return Unsure(Harmless(), (first, *others), frozenset(), is_any)
+    return found
+
+
+def _in_all_sets(query: Query) -> Statement:
     """Return what a statement in the log does, along with what it would do in other character sets if that differs."""
     found = statement_of(query)
     if query.raw and isinstance(found, Savepoint):

@@ -33,7 +33,8 @@ def string_list(texts: Sequence[str]) -> str:
 # A version comment (/*!50100 …*/, MariaDB's /*M! …*/) is executed, so only its frame is removed; other comments are
 # removed as a whole. A server older than that version does not execute it, and logs it as an ordinary comment.
 _WORDS = r"""[ \t\n\v\f\r{space}]+ | /\*{frame}(?:\d{{5,6}})? | \*/ | /\*.*?\*/ | --(?=[\0-\x20\x7f]|$)[^\n]* | \#[^\n]*
-    | (?P<quoted>`(?:[^`]|``)*`) | (?P<string>{single}|{double}) | (?P<word>[0-9A-Za-z_${letters}]+) | (?P<other>.)"""
+    | (?P<quoted>`(?:[^`]|``)*`) | (?P<bracketed>{brackets}) | (?P<string>{single}|{double})
+    | (?P<word>[0-9A-Za-z_${letters}]+) | (?P<other>.)"""
 _ESCAPED = {"single": r"'(?:[^'\\]|''|\\.)*'", "double": r'"(?:[^"\\]|""|\\.)*"'}
 _PLAIN = {"single": r"'(?:[^']|'')*'", "double": r'"(?:[^"]|"")*"'}
 # A name without quotes may have any multi-byte character, even a sign or a space; in a single-byte character set the
@@ -41,15 +42,18 @@ _PLAIN = {"single": r"'(?:[^']|'')*'", "double": r'"(?:[^"]|"")*"'}
 _WIDE = {"space": "", "letters": r"\x80-\U0010ffff"}
 _SINGLE = {"space": r"\xa0", "letters": r"\x80-\x9f\xa1-\U0010ffff"}
 
-ANSI_QUOTES, NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
-"""The bits of sql_mode that determine the meaning of double quotes (a name) and backslashes (literal)."""
+ANSI_QUOTES, MSSQL, NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 10, 1 << 20
+"""The bits of sql_mode that determine the meaning of double quotes (a name), brackets (in MariaDB, a name) and
+backslashes (literal)."""
 
 
 @cache
 def _pattern(sql_mode: int, flavor: Flavor, is_single: bool) -> re.Pattern[str]:
     single = _PLAIN if sql_mode & NO_BACKSLASH_ESCAPES else _ESCAPED
     double = _PLAIN if sql_mode & ANSI_QUOTES else single
+    is_bracket = sql_mode & MSSQL and flavor == "mariadb"
     text = _WORDS.format(
+        brackets=r"\[(?:[^\]]|\]\])*\]" if is_bracket else "(?!)",
         single=single["single"],
         double=double["double"],
         frame="M?!" if flavor == "mariadb" else "!",
@@ -76,7 +80,7 @@ def tokens_of(
     `sql_mode`: the bits, as in the log, of the mode of the session that executed the statement. `is_single`: the text
     was in a single-byte character set.
     """
-    pattern = _pattern(sql_mode & (ANSI_QUOTES | NO_BACKSLASH_ESCAPES), flavor, is_single)
+    pattern = _pattern(sql_mode & (ANSI_QUOTES | MSSQL | NO_BACKSLASH_ESCAPES), flavor, is_single)
     for found in pattern.finditer(text):
         if word := found["word"]:
             # Only ASCII words are compared in capitals: some other letters, such as a dotless i and a long s, have an
@@ -84,6 +88,8 @@ def tokens_of(
             yield SqlToken(word.upper() if word.isascii() else "", word, True)
         elif found["quoted"]:
             yield SqlToken("", found["quoted"][1:-1].replace("``", "`"), True)
+        elif found["bracketed"]:
+            yield SqlToken("", found["bracketed"][1:-1].replace("]]", "]"), True)
         elif found["string"]:
             yield SqlToken("", found["string"][1:-1].replace('""', '"'), found["string"][0] == '"')
         elif found["other"]:

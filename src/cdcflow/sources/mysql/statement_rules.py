@@ -51,8 +51,8 @@ RULES = (
         "`MODIFY`, `CHANGE` to a larger whole number (`TINYINT`, `SMALLINT`, `MEDIUMINT`, `INT`, `INTEGER`, `BIGINT`) "
         "of the same sign, or to a longer `VARCHAR` that names no character set; with `NULL`, `NOT NULL`, `DEFAULT`, "
         "`COMMENT`, `FIRST`, `AFTER`, `VISIBLE`, `INVISIBLE`, `SIGNED`",
-        "nothing, if a row of the table has arrived since the last statement about it, and the name is written "
-        "exactly as the column's; otherwise read again",
+        "nothing, if a row of the table has arrived since the last statement about it, the name is written exactly "
+        "as the column's, and the table has no generated columns; otherwise read again",
     ),
     StatementRule(
         "modify",
@@ -69,9 +69,9 @@ RULES = (
     ),
     StatementRule(
         "column_default",
-        "nothing",
+        "depends",
         "`ALTER COLUMN … SET DEFAULT`, `DROP DEFAULT`, `SET VISIBLE`, `SET INVISIBLE`",
-        "nothing",
+        "nothing; with `DEFAULT` read again if the table has generated columns, which may use it",
     ),
     StatementRule(
         "index",

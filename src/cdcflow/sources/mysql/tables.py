@@ -133,6 +133,10 @@ class Tables(Protocol):
         """Whether a captured table now keeps the history of its rows (MariaDB)."""
         ...
 
+    def is_computed(self, table: TableId) -> bool:
+        """Whether a captured table now has generated columns."""
+        ...
+
     def is_transactional(self, table: TableId) -> bool:
         """Whether the table's engine reverts changes on ROLLBACK; True if unknown."""
         ...
