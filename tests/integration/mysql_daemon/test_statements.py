@@ -248,6 +248,15 @@ def test_rows_that_lack_some_of_their_columns_are_read_by_key(small: MySQLBank, 
     assert not seen
 
 
+def test_table_of_marks_that_is_dropped_is_created_again(small: MySQLBank) -> None:
+    """A chunk needs marks, and so does the heartbeat: neither may stop the capture until someone starts it again."""
+    small.tables = ("t",)
+    small.database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    with following(small) as seen:
+        small.database.execute("DROP DATABASE cdcflow", "ALTER TABLE t ADD v int NOT NULL DEFAULT 4")
+    assert seen == ["t"]
+
+
 def test_statements_that_mean_other_than_their_text_says(small: MySQLBank, flavor: Flavor) -> None:
     """M37, M52, P18: a temporary table with the name of a captured one, a default that a generated column uses, a copy
     that lost rows, names in brackets."""

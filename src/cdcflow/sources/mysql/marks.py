@@ -84,19 +84,27 @@ class WrittenMarks:
         self._slot = slot
 
     def write(self, connection: Connection, token: Token) -> None:
-        """Commit a mark."""
-        text = literal(token.text)
+        """Commit a mark. The table is created again if it was dropped."""
         try:
-            query(
-                connection,
-                f"INSERT INTO {self._sql} (`slot`, `token`, `at`) "
-                f"VALUES ({literal(self._slot)}, {text}, NOW(6)) "
-                f"ON DUPLICATE KEY UPDATE `token` = {text}, `at` = NOW(6)",
-            )
+            self._insert(connection, token)
         except pymysql.Error as error:
-            if parts(error)[0] not in _MAY_NOT_WRITE:
+            code = parts(error)[0]
+            if code in (NO_SUCH_TABLE, _UNKNOWN_DATABASE):
+                self.ensure(connection)
+                self._insert(connection, token)
+            elif code in _MAY_NOT_WRITE:
+                raise self.map_error(connection, error) from None
+            else:
                 raise
-            raise self.map_error(connection, error) from None
+
+    def _insert(self, connection: Connection, token: Token) -> None:
+        text = literal(token.text)
+        query(
+            connection,
+            f"INSERT INTO {self._sql} (`slot`, `token`, `at`) "
+            f"VALUES ({literal(self._slot)}, {text}, NOW(6)) "
+            f"ON DUPLICATE KEY UPDATE `token` = {text}, `at` = NOW(6)",
+        )
 
     def of_probe(self) -> WrittenMarks:
         """Return the marks of this log that only show how long a commit takes.
