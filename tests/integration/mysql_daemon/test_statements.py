@@ -249,7 +249,7 @@ def test_rows_that_lack_some_of_their_columns_are_read_by_key(small: MySQLBank, 
 
 
 def test_table_of_marks_that_is_dropped_is_created_again(small: MySQLBank) -> None:
-    """A chunk needs marks, and so does the heartbeat: neither may stop the capture until someone starts it again."""
+    """A chunk needs marks, and so does the heartbeat: neither may stop the capture until it is started again."""
     small.tables = ("t",)
     small.database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     with following(small) as seen:

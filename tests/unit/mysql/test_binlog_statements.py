@@ -564,7 +564,7 @@ def test_which_tables_have_the_rows_of_the_one_that_they_replace(name: str, is_s
     log.standalone(f"CREATE TABLE `{name}` LIKE t")
     log.standalone(f"RENAME TABLE t TO _t_old, `{name}` TO t")
     found = whole(log)
-    # Only gh-ost always copies all rows: pt-online-schema-change and LHM can be told which.
+    # Only gh-ost always copies all rows: pt-online-schema-change and LHM have options for some.
     has_all = name == "_t_gho"
     assert filled(found, swapped=True) == (["t"] if has_all else [])
     assert filled(found) == ([] if has_all else ["t"])

@@ -64,7 +64,7 @@ class Altered:
     `fills`: it may change them. `redefined`: it may change the values of these columns, unless each only became wider.
     `defaults`: it changes the defaults of columns, which generated columns may use. `renamed`: the earlier and the new
     names of columns; if it renames any, it fills. `refuses`: the table may refuse rows that it accepted before. The
-    statement fails if it finds such rows, but a tool that copies rows into an altered empty table leaves them out.
+    statement fails if it finds such rows, but a tool that copies rows into an altered empty table skips them.
     """
 
     fills: bool

@@ -350,7 +350,7 @@ def _is_shadow(table: TableId, of: TableId) -> bool:
 
 
 def _is_whole_shadow(table: TableId, of: TableId) -> bool:
-    """Whether `table` is the copy of a tool that always copies all rows. Others may be told which ones (`--where` of
+    """Whether `table` is the copy of a tool that always copies all rows. Others may copy only some (`--where` of
     pt-online-schema-change, filters of LHM), and a copy made by hand may have the name of one of theirs."""
     return _is_shadow(table, of) and table.name.endswith("_gho")
 
