@@ -292,13 +292,13 @@ def test_settings_of_the_role_do_not_alter_values(database: Database, make_captu
         database.execute(f"ALTER ROLE odd SET {name} = {value}")
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, d date, z timestamptz, i interval, f float8, b bytea, m money,"
-        " r tstzrange)"
+        " r tstzrange, c regclass)"
     )
     capture = make_capture(database, url=database.url_as("odd"))
     capture.prepare()
     database.execute(
         "SET lc_monetary = 'C'; INSERT INTO t VALUES (1, '2020-02-01', '2020-07-01 12:00+00', '1 mon -2 days 3 h',"
-        " 0.1, '\\x0041ff', 12.34, '[2020-01-01 00:00+00,2020-07-01 00:00+00)')"
+        " 0.1, '\\x0041ff', 12.34, '[2020-01-01 00:00+00,2020-07-01 00:00+00)', 't')"
     )
     (streamed,) = capture.changes()
     (read,) = capture.rows("public.t")
@@ -337,6 +337,7 @@ LEFT_ALONE = (
 CHOSEN = {
     "DateStyle": "'German, DMY'",
     "IntervalStyle": "'sql_standard'",
+        ("quote_all_identifiers", "on"),
     "TimeZone": "'America/New_York'",
     "client_encoding": "'latin1'",
     "lc_monetary": "'C.UTF-8'",
@@ -357,6 +358,7 @@ def test_no_setting_of_a_role_changes_what_is_captured(database: Database, make_
     database.execute(f"INSERT INTO t SELECT n, {row} FROM generate_series(1, 10) n")
     expected = before.rows("public.t")
     role = f"hostile_{database.name}"
+    assert streamed["c"] == "public.t"
     database.execute(f"CREATE ROLE {role} LOGIN SUPERUSER")
     asked = "SELECT name, setting, vartype, min_val, enumvals FROM pg_settings WHERE context IN ('user', 'superuser')"
     taken = 0

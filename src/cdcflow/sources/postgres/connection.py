@@ -43,6 +43,7 @@ VALUE_SETTINGS: Mapping[str, str] = {
     "extra_float_digits": "3",
     "bytea_output": "hex",
     "lc_monetary": "C",
+    "quote_all_identifiers": "off",
     "search_path": "",
 }
 
