@@ -496,6 +496,27 @@ def test_filtered_publication_is_refused(items: Database, make_capture: MakeCapt
             "CREATE TABLE t1 PARTITION OF t DEFAULT; ALTER TABLE t1 REPLICA IDENTITY NOTHING",
             r'partition public\.t1 of public\.t.*ALTER TABLE "public"\."t1" REPLICA IDENTITY DEFAULT',
         ),
+        (
+            "CREATE TABLE t (a int PRIMARY KEY, b int NOT NULL) PARTITION BY RANGE (a);"
+            "CREATE TABLE t1 PARTITION OF t DEFAULT; CREATE UNIQUE INDEX i ON t1 (b);"
+            "ALTER TABLE t1 REPLICA IDENTITY USING INDEX i",
+            r'partition public\.t1 of public\.t .* the columns \(a\).*TABLE "public"\."t1" REPLICA IDENTITY DEFAULT',
+        ),
+        (
+            "CREATE TABLE t (a int PRIMARY KEY, b int NOT NULL) PARTITION BY RANGE (a);"
+            "CREATE TABLE t1 PARTITION OF t DEFAULT; CREATE UNIQUE INDEX i ON t (a, b);"
+            "ALTER TABLE t REPLICA IDENTITY USING INDEX i",
+            r'partition public\.t1 of public\.t .* the columns \(a, b\).*TABLE "public"\."t1" REPLICA IDENTITY FULL',
+        ),
+        (
+            "CREATE TABLE t (a int NOT NULL, b int) PARTITION BY RANGE (a); ALTER TABLE t REPLICA IDENTITY FULL;"
+            "CREATE TABLE t1 PARTITION OF t DEFAULT; ALTER TABLE t1 ADD PRIMARY KEY (a)",
+            r'partition public\.t1 of public\.t .* all columns.*TABLE "public"\."t1" REPLICA IDENTITY FULL',
+        ),
+        (
+            "CREATE TABLE t (a int PRIMARY KEY) PARTITION BY RANGE (a);CREATE UNLOGGED TABLE t1 PARTITION OF t DEFAULT",
+            r'partition public\.t1 of public\.t is UNLOGGED.*ALTER TABLE "public"\."t1" SET LOGGED',
+        ),
     ],
 )
 def test_table_whose_old_rows_have_no_identity_is_refused_with_an_error_that_names_it(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 from tests.servers.postgres import Database
-from tests.support.postgres.controlled_source import Capture, table_id
+from tests.support.postgres.controlled_source import Capture, MakeCapture, table_id
 
 from cdcflow.capture.interleave.messages import KnownRows
 
@@ -174,6 +174,46 @@ def test_statement_that_changes_no_value_is_no_reason_to_read_a_table_again(
             session.execute("ALTER TABLE t SET UNLOGGED")
         session.execute("UPDATE t SET v = 0 WHERE id = 1")
     assert [(row["_op"], row["v"]) for row in capture.changes("public.t")] == [("u", 0)]
+
+
+@pytest.mark.parametrize("statement", ["SET UNLOGGED", "SET UNLOGGED; ALTER TABLE t SET LOGGED"])
+def test_table_that_was_unlogged_for_a_while_is_read_again(
+    database: Database, make_capture: MakeCapture, statement: str
+) -> None:
+    """The server refuses SET UNLOGGED only for a table that a publication lists by its name, and logs no
+    changes until SET LOGGED."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v int); INSERT INTO t VALUES (1, 1)")
+    options = ", publish_generated_columns = stored" if database.server.version >= 180000 else ""
+    database.execute(f"CREATE PUBLICATION theirs FOR ALL TABLES WITH (publish_via_partition_root{options})")
+    capture = make_capture(database, publication="theirs")
+    capture.prepare()
+    known = capture.plan("public.t").row_version
+    database.execute("ALTER TABLE t ADD w int; CREATE INDEX ON t (v)")
+    assert not any(v.changed for v in capture.source.compare_rows({T: KnownRows(1, known)}).found)
+    database.execute(f"ALTER TABLE t {statement}")
+    (version,) = capture.source.compare_rows({T: KnownRows(1, known)}).found
+    assert version.changed
+
+
+def test_partition_that_was_not_detached_to_the_end_has_left_its_table(database: Database, capture: Capture) -> None:
+    """An interrupted DETACH CONCURRENTLY leaves it in the catalog, where queries of the table no longer read it."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY) PARTITION BY RANGE (id);"
+        "CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (100);"
+        "CREATE TABLE t_2 PARTITION OF t FOR VALUES FROM (100) TO (200); INSERT INTO t VALUES (1), (101)"
+    )
+    capture.prepare()
+    known = capture.plan("public.t").row_version
+    with database.connect() as reading, database.connect(autocommit=True) as session:
+        reading.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        reading.execute("SELECT FROM t")
+        session.execute("SET statement_timeout = '1s'")
+        with pytest.raises(psycopg.errors.QueryCanceled):
+            session.execute("ALTER TABLE t DETACH PARTITION t_2 CONCURRENTLY")
+    assert database.execute("SELECT count(*) FROM t") == [(1,)]
+    (version,) = capture.source.compare_rows({T: KnownRows(1, known)}).found
+    assert version.changed
+    assert [row["id"] for row in capture.rows("public.t")] == [1]
 
 
 def test_generated_column_that_becomes_an_ordinary_one_was_published_before_since_18(

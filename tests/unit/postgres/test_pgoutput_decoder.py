@@ -421,6 +421,24 @@ def test_shape_that_changes_between_two_rows_applies_after_its_place(compiled: C
     ]
 
 
+def test_old_row_of_a_table_whose_partitions_send_only_keys_is_a_key(compiled: Compiled | None) -> None:
+    """The server marks it as a whole row, because its table has REPLICA IDENTITY FULL, and leaves NULL in the rest."""
+    told = table("keyed", 1, [attribute("id", 23, key=True), attribute("v", 25), attribute("w", 23)], full=True)
+    decoder, _ = decoder_of({1: KEYED}, compiled=compiled)
+    rows = [
+        update(1, [b"1", UNCHANGED, b"8"], old=[b"1", None, None]),
+        update(1, [b"5", UNCHANGED, b"8"], old=[b"4", None, None]),
+        delete(1, old=[b"2", None, None]),
+    ]
+    (event,) = decoder.decode([xlog(m) for m in (begin(1, 8), relation(told), *rows, commit(64))])
+    assert isinstance(event, Committed)
+    assert isinstance(event.run, Run)
+    (batch,) = event.run.batches
+    assert batch.rows.column("_op").to_pylist() == ["u", "d", "c", "d"]
+    assert batch.rows.column("id").to_pylist() == [1, 4, 5, 2]
+    assert batch.rows.column("_unchanged").to_pylist() == [["v"], ["v", "w"], ["v"], ["v", "w"]]
+
+
 def test_name_that_is_not_captured_brings_no_rows_after_its_place(compiled: Compiled | None) -> None:
     """RENAME of a captured table to a name that the settings exclude, and back: rows and truncates in between are not
     in the log, in one transaction or in a streamed one."""

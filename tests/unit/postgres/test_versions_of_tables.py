@@ -46,7 +46,7 @@ class Server:
         (wanted,) = parameters
         assert wanted == sorted(wanted)
         if "conkey" in sql:
-            return [row for row in self.keys if row[0] in wanted]
+            return [(*row, False) for row in self.keys if row[0] in wanted]
         rows: Any = self.files if "tree" in sql else self.types if "used" in sql else self.columns
         return [row for row in rows if row[0] in wanted]
 

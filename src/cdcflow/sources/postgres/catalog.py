@@ -44,15 +44,21 @@ WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
 """
 
 # pg_partition_tree is not used: it waits for any session that alters a partition, and all other tables would wait as
-# well.
+# well. A partition whose DETACH CONCURRENTLY was interrupted has left its table, although it is still listed.
 _LEAVES = """
 WITH RECURSIVE tree (root, oid) AS (
     SELECT r.oid, r.oid FROM unnest(%s::oid[]) AS r (oid)
     UNION ALL
-    SELECT t.root, i.inhrelid FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid
+    SELECT t.root, i.inhrelid FROM tree t
+    JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid AND NOT i.inhdetachpending
 )
 SELECT t.root::bigint, c.oid::bigint, n.nspname, c.relname, c.relkind::text, '', c.relpersistence::text,
-       c.relreplident::text, am.amname
+       c.relreplident::text, am.amname, ARRAY(
+           SELECT a.attname::text FROM pg_catalog.pg_index x
+           JOIN pg_catalog.pg_attribute a
+             ON a.attrelid = x.indrelid AND a.attnum = ANY ((x.indkey::int2[])[0:x.indnkeyatts - 1])
+           WHERE x.indrelid = c.oid AND x.indisvalid AND x.indimmediate
+             AND CASE c.relreplident WHEN 'd' THEN x.indisprimary WHEN 'i' THEN x.indisreplident END)
 FROM tree t
 JOIN pg_catalog.pg_class c ON c.oid = t.oid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -78,7 +84,8 @@ _MISSING_IN_LEAVES = """
 WITH RECURSIVE tree (root, oid) AS (
     SELECT r.oid, r.oid FROM unnest(%s::oid[]) AS r (oid)
     UNION ALL
-    SELECT t.root, i.inhrelid FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid
+    SELECT t.root, i.inhrelid FROM tree t
+    JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid AND NOT i.inhdetachpending
 )
 SELECT DISTINCT ON (r.attrelid, r.attnum) r.attrelid::bigint, r.attnum, (a.attmissingval::text::text[])[1]
 FROM tree t
@@ -132,7 +139,10 @@ class TypeInfo:
 
 @dataclass(frozen=True, slots=True)
 class Relid:
-    """A table by its number and name, as `pg_class` has them; `identity` is `relreplident`."""
+    """A table by its number and name, as `pg_class` has them; `identity` is `relreplident`.
+
+    `old_columns`: for a partition, the columns that the server sends of its old rows, unless it sends all (FULL).
+    """
 
     oid: int
     id: TableId
@@ -140,6 +150,7 @@ class Relid:
     persistence: str = "p"
     identity: str = "d"
     access_method: str | None = "heap"
+    old_columns: frozenset[str] = frozenset()
 
     @property
     def sql(self) -> str:
@@ -176,6 +187,16 @@ class CatalogTable:
         """The numbers of the columns that the server sends of an old row; under FULL, where it sends all columns, the
         numbers of the key's columns."""
         return self.index if self.rel.identity == "i" else self.primary
+
+    @property
+    def leaves_are_full(self) -> bool:
+        """Whether every partition has REPLICA IDENTITY FULL. The server does not pass the setting on to them."""
+        return all(leaf.identity == "f" for leaf in self.leaves)
+
+    def is_identified_in(self, leaf: Relid) -> bool:
+        """Whether old rows of this partition carry the table's key; if it has none, whether they carry all columns."""
+        key = frozenset(self.names_of(self.identity_numbers))
+        return leaf.identity == "f" or bool(key and key <= leaf.old_columns)
 
     def key_numbers(self, version: int) -> tuple[int, ...]:
         """Return the columns that distinguish rows in the change log.
@@ -227,7 +248,7 @@ def _load_tables(connection: Connection, rels: Sequence[Relid]) -> dict[int, Cat
     roots = [rel.oid for rel in rels if rel.kind == "p"]
     if roots:
         for row in connection.execute(_LEAVES, (roots,)):
-            leaf = Relid(row[1], TableId(row[2], row[3]), row[4], row[6], row[7], row[8])
+            leaf = Relid(row[1], TableId(row[2], row[3]), row[4], row[6], row[7], row[8], frozenset(row[9]))
             leaves.setdefault(row[0], []).append(leaf)
         missing = {(oid, number): text for oid, number, text in connection.execute(_MISSING_IN_LEAVES, (roots,))}
         for oid in roots:
@@ -310,7 +331,8 @@ def _looked_through(oid: int, modifier: int, types: Mapping[int, TypeInfo]) -> t
 def describe_entry(table: CatalogTable, types: Mapping[int, TypeInfo], policy: Policy, version: int) -> DescribedTable:
     """Describe a table of the catalog in its current state."""
     key = frozenset(table.key_numbers(version))
-    identity = Identity.FULL if table.rel.identity == "f" else Identity.KEY
+    is_full = table.rel.identity == "f" and (not key or table.leaves_are_full)
+    identity = Identity.FULL if is_full else Identity.KEY
     attributes = tuple(
         replace(
             attribute_info(a.name, a.number, a.type_oid, a.type_modifier, a.type_text, types),
@@ -354,6 +376,13 @@ def refusals(table: CatalogTable, version: int) -> list[Refusal]:
                     f"ALTER TABLE {rel.sql} DETACH PARTITION {leaf.sql}",
                 )
             )
+        elif leaf.persistence == "u":
+            found.append(
+                (
+                    f"partition {leaf.id} of {rel.id} is UNLOGGED: its changes are not logged",
+                    f"ALTER TABLE {leaf.sql} SET LOGGED",
+                )
+            )
         elif leaf.access_method not in ("heap", None):
             found.append(_access_method(leaf))
     if rel.kind == "r" and rel.access_method not in ("heap", None):
@@ -382,10 +411,25 @@ def _identity_refusals(table: CatalogTable) -> list[Refusal]:
     if rel.identity == "d" and not table.primary:
         return [(f"{rel.id} has no primary key and no other replica identity", _mend(everyone, table))]
     # Old rows are written under the identity of the partition they are in.
-    if bad := [leaf for leaf in table.leaves if leaf.identity == "n" or (leaf.identity == "d" and not table.primary)]:
+    if bad := [x for x in table.leaves if x.identity == "n" or (x.identity == "d" and not x.old_columns)]:
         names = ", ".join(str(leaf.id) for leaf in bad)
         return [(f"partition {names} of {rel.id} has no replica identity itself", _mend(bad, table))]
+    if bad := [leaf for leaf in table.leaves if leaf.kind != "f" and not table.is_identified_in(leaf)]:
+        return [_other_identity(bad, table)]
     return []
+
+
+def _other_identity(bad: Sequence[Relid], table: CatalogTable) -> Refusal:
+    """Return the refusal of a table with partitions whose old rows do not carry its key."""
+    names = ", ".join(str(leaf.id) for leaf in bad)
+    key = ", ".join(table.names_of(table.identity_numbers))
+    lacks = f"the columns ({key}) by which {table.rel.id} identifies rows" if key else "all columns"
+    is_primary = set(table.identity_numbers) == set(table.primary) and bool(table.primary)
+    identity = "DEFAULT" if is_primary else "FULL"
+    return (
+        f"partition {names} of {table.rel.id} has another replica identity: its old rows do not carry {lacks}",
+        "; ".join(f"ALTER TABLE {leaf.sql} REPLICA IDENTITY {identity}" for leaf in bad),
+    )
 
 
 def _unsent_key(table: CatalogTable, version: int) -> list[Refusal]:
@@ -573,6 +617,33 @@ class Catalog(Session[Connection]):
         self._uncertain.discard(oid)
         return found
 
+    def less_sent(self, oid: int, root: Table, partition: Relation) -> bool:
+        """Whether rows of table `root` must be read again because old rows of `partition`, a relation that the stream
+        described right after it, lack a part of its key, or of the whole row under FULL.
+
+        The message describes the time of the rows. If the partition is still like that, reading again does not help.
+
+        Raises:
+            ConfigurationError: it still is.
+        """
+        sent = {c.name for c in partition.columns if c.in_identity}
+        is_whole = partition.identity == "f"
+        if is_whole or (root.identity is not Identity.FULL and sent.issuperset(root.key)):
+            return False
+
+        def question(connection: Connection) -> CatalogTable | None:
+            rel = relid(connection, oid)
+            return None if rel is None else load(connection, [rel])[rel.oid]
+
+        table = self.ask(f"looking up table {root.id}", question)
+        if table is None or table.rel.kind != "p":
+            return False  # not its partition
+        bad = [leaf for leaf in table.leaves if not table.is_identified_in(leaf)]
+        if any(leaf.oid == partition.oid for leaf in bad):
+            why, mend = _other_identity(bad, table)
+            raise ConfigurationError(why, remedy=f"run {mend}; then start again", runbook="schema-not-followed")
+        return True
+
     def _intern(self, described: DescribedTable) -> DescribedTable:
         return self._described.setdefault(described.table, described)
 
@@ -604,7 +675,8 @@ class Catalog(Session[Connection]):
             elif logged is not None and table is None:
                 info = as_logged(info, logged, is_known=column.type_oid in types)
             infos.append(replace(info, in_key=column.name in key))
-        identity = Identity.FULL if relation.identity == "f" else Identity.KEY
+        is_full = relation.identity == "f" and (table is None or not key or table.leaves_are_full)
+        identity = Identity.FULL if is_full else Identity.KEY
         table_id = TableId(relation.namespace, relation.name)
         if not relation.columns and table is not None and self._selection.selects(table_id):
             raise without_columns(table_id)

@@ -36,7 +36,7 @@ from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import InvariantViolated, SourceUnavailable
 from cdcflow.model.change import ChangeBatch, Int64s, Run, Uint64s
 from cdcflow.model.position import Token
-from cdcflow.model.table import Identity, TableId
+from cdcflow.model.table import Identity, Table, TableId
 from cdcflow.sources.engine.buffers import Buffer, protocol_error
 from cdcflow.sources.engine.changes import ShapedRows, Truncate, batches_by_shape, number_rows, split_at_marks
 from cdcflow.sources.engine.numbered_tables import NumberedTables
@@ -94,6 +94,8 @@ Describe = Callable[[Relation], DescribedTable | None]
 """Returns the shape of a relation; None if the table is not captured under the name in this message."""
 Hidden = Callable[[int, Collection[int]], Collection[int]]
 """The type of `HiddenChanges.tables`."""
+LessSent = Callable[[int, Table, Relation], bool]
+"""The type of `Catalog.less_sent`."""
 OnCommits = Callable[[Uint64s, Int64s], None]
 """Called with the ids of transactions and with where their commit records begin."""
 
@@ -129,7 +131,8 @@ class PgoutputDecoder:
     committed transaction may have changed without the catalog showing it yet: they are read again. A streamed
     transaction is in no catalog, so its relations are described again when it is committed, and tables whose
     description differs are read again. `on_commits` is called with the transactions of each `Committed` before it is
-    returned, in the same order.
+    returned, in the same order. `less_sent` is called with a table and the relation described after it, and
+    returns whether the table must be read again because the partition's old rows lack a part of its key.
     """
 
     def __init__(
@@ -145,6 +148,7 @@ class PgoutputDecoder:
         changed: Changed | None = None,
         captures: Callable[[int], bool] = lambda oid: True,
         hidden: Hidden = lambda xid, oids: (),
+        less_sent: LessSent = lambda oid, table, partition: False,
         on_commits: OnCommits | None = None,
     ) -> None:
         self.messages_ignored = 0
@@ -159,9 +163,11 @@ class PgoutputDecoder:
         self._changed = changed
         self._captures = captures
         self._hidden = hidden
+        self._less_sent = less_sent
         self._left_out: set[int] = set()
         self._filled: list[RowsFilled] = []
         self._described_last = 0
+        self._shape_last: RelationShape | None = None
         self._before: dict[int, int] = {}  # which relation was described just before which
         self._shapes: Shapes = {}
         self._bare: set[int] = set()  # relations that had no columns at some time
@@ -410,8 +416,11 @@ class PgoutputDecoder:
                 # committed.
                 is_hidden = is_captured and not header and self._is_hidden(relation.oid, frames, at)
                 shape = self._shape(relation) if is_captured else None
+                root, self._shape_last = self._shape_last, shape
                 if not header:
                     self._compare(relation.oid)
+                if root is not None:
+                    self._compare_identities(root, relation)
                 if shape is not None and is_hidden:
                     self._read_again(shape)
                 if shape is not None and header and self._block is not None:
@@ -465,6 +474,13 @@ class PgoutputDecoder:
             if self._changed is not None and (found := self._changed(asked, partition)) is not None:
                 self._filled.append(RowsFilled(found.table, position_of(Lsn(self._skip_until)), found))
 
+    def _compare_identities(self, root: RelationShape, partition: Relation) -> None:
+        """Have a table read again if old rows of `partition`, which was described right after it, lack its key."""
+        if self._block is not None:
+            self._block.partitions.append((root.relation.oid, partition))
+        elif self._less_sent(root.relation.oid, root.described.table, partition):
+            self._read_again(root)
+
     def _is_hidden(self, oid: int, frames: Frames, at: int) -> bool:
         """Whether the transaction of message `at`, which is committed, changed this table and is not visible yet."""
         begins = np.flatnonzero(frames.kind[:at] == _BEGIN)
@@ -500,9 +516,10 @@ class PgoutputDecoder:
         described = self._describe_relation(relation)
         if not described.table.columns:
             relation = replace(relation, columns=())
-        in_identity = [c.in_identity for c in relation.columns]
-        layout = layout_of(self._compiled, described, in_identity) if self._compiled is not None else None
-        return RelationShape(relation, described, layout)
+        shape = RelationShape(relation, described)
+        if self._compiled is None:
+            return shape
+        return replace(shape, layout=layout_of(self._compiled, described, shape.in_identity))
 
     def _plain_rows(self, frames: Frames, first: int, header: int, out: _Contents) -> None:
         rows = np.flatnonzero(_ROWS[frames.kind])
@@ -587,6 +604,9 @@ class PgoutputDecoder:
         self._describe_again(transaction)
         for oid in (*transaction.shapes, *partitions):
             self._compare(oid)  # the catalog shows what this transaction did to a table only now
+        for oid, partition in transaction.partitions:
+            if (root := self._shapes.get(oid)) is not None:
+                self._compare_identities(root, partition)
         return self._commit_spooled(transaction, begin, end, clock + EPOCH_US)
 
     def _stream_aborted(self, body: bytes) -> list[StreamEvent]:

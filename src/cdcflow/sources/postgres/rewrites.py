@@ -36,7 +36,9 @@ WITH RECURSIVE tree (root, oid, kind, file, made_here) AS (
         SELECT FROM pg_catalog.pg_attribute made JOIN pg_catalog.pg_attribute a ON a.attrelid = made.attrelid
         WHERE made.attrelid = c.oid AND made.attnum = -1 AND a.attnum > 0 AND a.attinhcount > 0
           AND a.xmin = made.xmin AND a.cmin = made.cmin AND a.xmax = 0 AND made.xmax = 0)
-    FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
+    FROM tree t
+    JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid AND NOT i.inhdetachpending
+    JOIN pg_catalog.pg_class c ON c.oid = i.inhrelid
     WHERE t.kind = 'p'
 )
 SELECT t.root::bigint, t.oid::bigint, t.file::bigint,
@@ -91,7 +93,9 @@ WHERE t.typtype IN ('e', 'c', 'd')
 """
 
 _KEYS = """
-SELECT t.oid::bigint, t.relreplident = 'f', k.oid::bigint, k.relfilenode::bigint, k.conkey
+SELECT t.oid::bigint, t.relreplident = 'f', k.oid::bigint, k.relfilenode::bigint, k.conkey,
+       NOT EXISTS (SELECT FROM pg_catalog.pg_publication_rel p WHERE p.prrelid = t.oid
+                   AND NOT coalesce((to_jsonb(p) ->> 'prexcept')::bool, false))
 FROM pg_catalog.pg_class t LEFT JOIN (
     SELECT c.conrelid, c.oid, c.conkey, i.relfilenode
     FROM pg_catalog.pg_constraint c
@@ -136,6 +140,7 @@ class PrimaryKey:
 
 
 NO_KEY = PrimaryKey(0, 0, ())
+_NO_KEYS = (NO_KEY, False, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +169,7 @@ class CatalogVersion:
     keys_were: tuple[PrimaryKey, ...] = ()
     is_full: bool = False
     untold: bool = False
+    unlisted: bool = False
 
     def after(self, before: CatalogVersion) -> CatalogVersion:
         """Return this version, with the facts that it must keep from an earlier version: lists of columns, keys, and
@@ -198,8 +204,11 @@ class CatalogVersion:
         types = any(
             not before.types[t] <= words if t in before.types else t in self.altered for t, words in self.types.items()
         )
+        unlogged = self.unlisted and any(
+            file != self.files[oid][0] for oid, (file, _) in before.files.items() if oid in self.files
+        )
         decoded_otherwise = (self.is_full or before.is_full) and self.has_other_key(before)
-        return rewritten or left or came or shown_otherwise or types or decoded_otherwise
+        return rewritten or unlogged or left or came or shown_otherwise or types or decoded_otherwise
 
     def to_json(self) -> str:
         types = {str(oid): ".".join(sorted(words)) for oid, words in self.types.items()}
@@ -210,8 +219,9 @@ class CatalogVersion:
         keys = {"keys_were": [key.word for key in self.keys_were]} if self.keys_were else {}
         full = {"full": True} if self.is_full else {}
         untold = {"untold": True} if self.untold else {}
+        unlisted = {"unlisted": True} if self.unlisted else {}
         return json.dumps(
-            {**value, **more, **was, **key, **keys, **full, **untold}, separators=(",", ":"), sort_keys=True
+            {**value, **more, **was, **key, **keys, **full, **untold, **unlisted}, separators=(",", ":"), sort_keys=True
         )
 
     @classmethod
@@ -227,6 +237,7 @@ class CatalogVersion:
             keys_were=tuple(map(PrimaryKey.of_word, value.get("keys_were", ()))),
             is_full=value.get("full", False),
             untold=value.get("untold", False),
+            unlisted=value.get("unlisted", False),
         )
 
 
@@ -249,9 +260,9 @@ def versions(connection: Connection, oids: Collection[int]) -> dict[int, Catalog
             bases[oid] = base
         else:
             types.setdefault(root, {})[oid] = frozenset(_word(h or 0) for h in hashes)
-    keys: dict[int, tuple[PrimaryKey, bool]] = {}
-    for root, is_full, constraint, file, numbers in connection.execute(_KEYS, wanted):
-        keys[root] = (PrimaryKey(constraint, file, tuple(numbers)) if constraint else NO_KEY), is_full
+    keys: dict[int, tuple[PrimaryKey, bool, bool]] = {}
+    for root, is_full, constraint, file, numbers, unlisted in connection.execute(_KEYS, wanted):
+        keys[root] = (PrimaryKey(constraint, file, tuple(numbers)) if constraint else NO_KEY), is_full, unlisted
     columns: dict[int, list[str]] = {}
     for root, type_oid, published in connection.execute(_COLUMNS, wanted):
         while type_oid in bases:
@@ -266,8 +277,9 @@ def versions(connection: Connection, oids: Collection[int]) -> dict[int, Catalog
             types.get(root, {}),
             frozenset(attached.get(root, ())),
             frozenset(altered.get(root, ())),
-            key=keys.get(root, (NO_KEY, False))[0],
-            is_full=keys.get(root, (NO_KEY, False))[1],
+            key=keys.get(root, _NO_KEYS)[0],
+            is_full=keys.get(root, _NO_KEYS)[1],
+            unlisted=keys.get(root, _NO_KEYS)[2],
         )
         for root, found in columns.items()
     }

@@ -21,6 +21,9 @@ class RelationShape:
 
     @property
     def in_identity(self) -> tuple[bool, ...]:
+        """Which columns the old rows carry that are not whole."""
+        if self.relation.identity == "f":
+            return tuple(c.name in self.described.table.key for c in self.relation.columns)
         return tuple(c.in_identity for c in self.relation.columns)
 
 
@@ -43,12 +46,14 @@ class PendingTransaction(SpooledRows):
     until its commit arrives.
 
     Its parts are sub-transactions (0 if it is not streamed). `shapes` apply inside it, and `described` are all
-    relations that were described before its commit, each with its message.
+    relations that were described before its commit, each with its message; `partitions` those that directly followed
+    a captured table, each with the number of that table.
     """
 
     xid: int = 0
     shapes: Shapes = field(default_factory=dict)
     described: list[tuple[Relation, RelationShape]] = field(default_factory=list)
+    partitions: list[tuple[int, Relation]] = field(default_factory=list)
     marks: list[SpooledMark] = field(default_factory=list)
     purges: list[SpooledMark] = field(default_factory=list)
     origin: str | None = None

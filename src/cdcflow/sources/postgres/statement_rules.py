@@ -191,7 +191,9 @@ RULES = (
         "unlogged",
         "refused",
         "`SET UNLOGGED`",
-        "the server refuses it for a published table",
+        "the server refuses it for a table that a publication lists. Under `FOR ALL TABLES` or `TABLES IN SCHEMA` it "
+        "does not: what the table had is **kept**, and with `SET LOGGED` it is **read again**, also if both happen "
+        "between two checks",
     ),
     StatementRule(
         "inherit",
@@ -235,7 +237,8 @@ RULES = (
         "detach_part",
         "read again",
         "`DETACH PARTITION`, also `CONCURRENTLY`",
-        "the root is **read again**, without its rows. The detached table is **added**, if it is selected",
+        "the root is **read again**, without its rows. The same if `CONCURRENTLY` was interrupted, although the "
+        "catalog still lists the partition. The detached table is **added**, if it is selected",
     ),
     StatementRule(
         "create_table",
@@ -266,7 +269,9 @@ RULES = (
         "depends",
         "`VACUUM FULL`, `CLUSTER`",
         "nothing after a backfill (but see a constant's row above); a table that is being read is read from the "
-        "start, and a partitioned one is read again, because the catalog shows `TRUNCATE` of a partition the same way",
+        "start, and a partitioned one is read again, because the catalog shows `TRUNCATE` of a partition the same "
+        "way; so is one that no publication lists by its name, because it shows `SET UNLOGGED` and "
+        "`SET LOGGED` the same way",
     ),
     StatementRule(
         "maintain",

@@ -101,6 +101,7 @@ class StreamStart:
             changed=self.row_versions.changed_version,
             captures=self.catalog.lives.captures,
             hidden=HiddenChanges(self.catalog).tables,
+            less_sent=self.catalog.less_sent,
             on_commits=on_commits,
         )
 

@@ -132,7 +132,11 @@ def _with_old_rows(
 ) -> ShapedRows:
     """Return the changes if some messages carry an old row or key, which precedes the new one. See `changes_of`."""
     end, kind, count = frames.end[rows], frames.kind[rows], len(rows)
-    old, deleted, keyed = marker != _NEW, kind == _DELETE, marker == _KEY
+    is_full = described.table.identity is Identity.FULL
+    old, deleted = marker != _NEW, kind == _DELETE
+    keyed = (
+        old if not is_full else marker == _KEY
+    )  # a partition's old rows may carry less than its table's Relation says
     both = np.flatnonzero(old & ~deleted)
     _at_end(at[~old | deleted], end[~old | deleted])
     if len(both):
@@ -159,7 +163,7 @@ def _with_old_rows(
     changed[both] = _key_changed(described, tuples, both, new_of[both])
 
     op = np.where(deleted, _D, np.where(kind == _INSERT, _C, _U))
-    whole = old & ~deleted & ~keyed & (described.table.identity is Identity.FULL)
+    whole = old & ~deleted & ~keyed
     split = split_key_changes(changed, whole, new_of, op, _D, _C)
     message = np.repeat(rows, 1 + changed)
     return ShapedRows(described.table, message, _batch(described, tuples, split.value, split.before, split.op))

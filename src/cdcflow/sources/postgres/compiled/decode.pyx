@@ -374,8 +374,8 @@ cdef bint _changed(const uint8_t *data, int64_t at, int64_t end, uint8_t letter,
         part.ops[row] = c'c' if letter == c'I' else c'u'
         part.rows += 1
         return True
-    keyed = marker == c'K'
-    if letter == c'I' or not (keyed or marker == c'O') or (keyed and not part.key_is_sent):
+    keyed = marker == c'K' or not part.whole  # a partition's old rows may carry less than its table's Relation says
+    if letter == c'I' or not (marker == c'K' or marker == c'O') or (keyed and not part.key_is_sent):
         return False
     if letter == c'D':
         if _walked(data, at + 1, end, columns, part.cells + row, stride, part.seen) != end:
