@@ -42,8 +42,8 @@ class ServerTls(Settings):
     """The certificate of the HTTP API."""
 
     cert: Path
-    """The file with the server's certificate and the chain below it, in PEM: the API and the page are HTTPS then. A
-    renewed file counts from the next connection, without a restart. Default: plain HTTP."""
+    """The file with the server's certificate and the chain below it, in PEM; with it the API and the page use HTTPS.
+    A renewed file counts from the next connection, without a restart. Default: plain HTTP."""
     key: Path | None = None
     """The file with the certificate's private key, without a passphrase; only the daemon's user may read it. Default:
     the key is in `cert`."""

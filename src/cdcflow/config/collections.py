@@ -59,8 +59,8 @@ class Serve(Settings):
     tokens: tuple[AccessToken, ...] = ()
     tls: ServerTls | None = None
     requests_per_second_max: float | None = Field(None, gt=0)
-    """How many requests each token may send, or each address without one ([http.md](http.md#limits)). Default: no
-    limit."""
+    """How many requests a second each token may send, or each address if it sends no token
+    ([http.md](http.md#limits)). Default: no limit."""
     collections: tuple[Collection, ...] = Field(min_length=1)
     request_bytes_max: Bytes = 16 << 20
     """A larger body is refused."""

@@ -148,12 +148,14 @@ class ColumnRule(Settings):
 
     @property
     def key_by(self) -> tuple[str, ...]:
-        """The names of the column each of whose values has its own key, for `encrypt`."""
+        """The past and present names of the column each of whose values has its own key, for `encrypt`. Empty if no
+        column has."""
         return () if self.encrypt is None else self.encrypt.key_by
 
 
 class TableRules(Settings):
-    """Which rows of a table leave the source, and what of their columns; or of all tables that a pattern matches."""
+    """A policy for one table, or for all tables that a pattern matches: which rows leave the source, and what of
+    their columns."""
 
     where: Sql | None = None
     """A condition: only rows for which it is true are captured, `"tenant_id = 7 AND status <> 'draft'"`

@@ -73,8 +73,8 @@ class FleetMembership(FleetRegister):
     publish their state there ([fleet.md](fleet.md))."""
 
     name: PipelineName
-    """The pipeline's name on the fleet's page. Its daemon, its standby and its merges have the same one, other
-    pipelines have others."""
+    """The pipeline's name on the fleet's page. Its daemon, its standby and its merges share this name, and no other
+    pipeline has it."""
     every: FleetInterval = 15.0
     """How often the state is published. A member that has published nothing for three times as long, and at least 30
     s, is shown as silent."""
@@ -99,7 +99,8 @@ class FleetMember(Settings):
     """A reference to one of the daemon's tokens, with the role `read`; it is read again at each request, and shown
     nowhere. Default: no token."""
     ca: Path | None = None
-    """The file with the certificate authority of the daemon's certificate, in PEM. Default: those of the system."""
+    """The file with the certificate authority of the daemon's certificate, in PEM. Default: the system's authorities.
+    """
 
     @field_validator("url")
     @classmethod
@@ -134,8 +135,8 @@ class Fleet(Settings):
     tokens: tuple[AccessToken, ...] = ()
     tls: ServerTls | None = None
     requests_per_second_max: float | None = Field(None, gt=0)
-    """How many requests each token may send, or each address without one ([http.md](http.md#limits)). Default: no
-    limit."""
+    """How many requests a second each token may send, or each address if it sends no token
+    ([http.md](http.md#limits)). Default: no limit."""
 
     @field_validator("listen", mode="before")
     @classmethod

@@ -40,9 +40,9 @@ class Retention(Settings):
     """Every table's rows are stored before segments expire, so that no row is lost with them
     ([log.md](log-reference.md#keep-all-rows-cheaply))."""
     keep_for: tuple[Literal["merge", "publish", "consumer"], ...] | None = None
-    """Nothing expires that these have not read; `consumer`: the [consumers](log-reference.md#lag-and-expiry) that are
-    stored in the log's folder; `[]` waits for no reader. Default: `[merge, consumer]`, and `publish` where it is
-    set."""
+    """The readers for which expiry waits: what they have not read is kept; `consumer`: the
+    [consumers](log-reference.md#lag-and-expiry) that are stored in the log's folder; `[]` waits for no reader.
+    Default: `[merge, consumer]`, and `publish` where it is set."""
     every: Seconds = 600.0
     """How often the daemon checks what expires."""
 
@@ -131,7 +131,8 @@ class ReplicaTls(Settings):
     cert: Path
     """This side's certificate and the chain below it, in PEM."""
     key: Path | None = None
-    """The private key of `cert`, without a passphrase; only the daemon's user may read it. Default: in `cert`."""
+    """The private key of `cert`, without a passphrase; only the daemon's user may read it. Default: the key is in
+    `cert`."""
     ca: Path
     """The certificates of the authority that signed the other side's certificate, in PEM."""
 
@@ -243,8 +244,8 @@ class Kafka(Settings):
     in it. Default: `.cdcflow` next to the settings."""
     history: Path | str | None = None
     """Where sealed segments go when the log is merged ([kafka.md](kafka.md#history)): a folder, or `s3://bucket/prefix`
-    in an S3-compatible store. Keep it. On a cluster whose machines share no folder it must be in a store. Default:
-    `history` in `work`'s folder of the topic."""
+    in an S3-compatible store. Do not delete them. On a cluster whose machines share no folder, the history must be in a
+    store. Default: `history` in the topic's folder in `work`."""
     objects: StoreAccess | None = None
 
     @field_validator("history", mode="before")

@@ -46,7 +46,8 @@ class Registry(Settings):
 
 
 class PublishKafka(Settings):
-    """One topic per table in Debezium's envelope. Settings with a Debezium name mean the same as in Debezium."""
+    """Publishes to Kafka: one topic per table, with messages in Debezium's envelope. Settings with a Debezium name
+    mean the same as in Debezium."""
 
     brokers: str
     """Some brokers as `host:port`, with commas between."""

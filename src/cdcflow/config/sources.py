@@ -32,8 +32,8 @@ class LoadLimitSettings(Settings):
     """How busy the source may be while existing rows are read."""
 
     commit_latency_ratio: float | None = Field(None, gt=1)
-    """How many times as long as otherwise the slowest of a hundred commits may take, such as `1.1`. cdcflow measures it
-    with small commits. Default: no limit."""
+    """How many times as long as without reading the slowest of a hundred commits may take, such as `1.1`. cdcflow
+    measures it with small commits. Default: no limit."""
     replica_lag: Seconds | None = None
     """How far a replica may lag. PostgreSQL: each connected standby; MySQL, MariaDB: each of `replicas`. Default:
     no limit."""
@@ -351,7 +351,7 @@ class MySQL(_Database):
     fence: Literal["marks", "read-only"] = "marks"
     """`marks`: a backfill writes rows to `marks_table`; `read-only`: it writes nothing to the source at all."""
     marks_table: str = "cdcflow.cdcflow_marks"
-    """Where marks are written; created if it does not exist."""
+    """The table to which a backfill writes its marks. It is created if it does not exist."""
     tls: Tls = Tls()
     server_public_key: Path | None = None
     """A file with the server's RSA key, for a password over a link without TLS."""

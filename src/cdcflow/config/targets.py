@@ -21,11 +21,11 @@ class TargetSettings(Settings):
     """How often `cdcflow run` applies what is new, in a separate process for each target
     ([own-target.md](own-target.md#with-the-capture)). `null`: only `cdcflow deliver` does, every 10 s."""
     memory_max: Bytes | None = None
-    """How much memory the target's process of `cdcflow run` may have; with more it is ended, and replaced. Default: a
-    quarter of the machine's, or of its container's."""
+    """How much memory the target's process of `cdcflow run` may have. A process that has more is ended, and replaced.
+    Default: a quarter of the machine's, or of its container's."""
     progress_timeout: Seconds = 600.0
     """The target's process of `cdcflow run` is ended if it makes no progress for this long, for example at one table;
-    the next try gets twice the time. Less than `15s` counts as that."""
+    the next try gets twice the time. A shorter time than `15s` counts as `15s`."""
 
     @field_validator("tables")
     @classmethod

@@ -50,8 +50,8 @@ class TableSettings(Settings):
 
     mode: Literal["current", "soft_delete", "append", "history"] | None = None
     """What the rows of every table represent: `current`, `soft_delete`, `append` or `history`
-    ([tables.md](tables.md#modes)). A table that was created with another mode is excluded from the cuts, with what to
-    do. Default: as the table is; `current` for a new one."""
+    ([tables.md](tables.md#modes)). A table that was created with another mode is excluded from the cuts, and the
+    reason says what to do. Default: as the table is; `current` for a new one."""
     history_columns: Literal["cdcflow", "auto_cdc"] | None = None
     """The names of a version's ends in a history: `_valid_from` and `_valid_to`, or with `auto_cdc` `__START_AT` and
     `__END_AT` ([tables.md](tables.md#history)). Default: as the table is; `cdcflow` for a new one."""
@@ -65,20 +65,21 @@ class TableSettings(Settings):
     """What new tables are optimized for: `fast` changes, or `wide`: as many readers as possible can open them
     ([tables.md](tables.md#wide-tables)). Default: `fast`."""
     partition_by: tuple[str, ...] | None = None
-    """By which parts the rows of every table are in separate files: `[day(created_at), bucket(16, id)]`, with
-    `year`, `month`, `day`, `hour`, `bucket`, `truncate` or a column alone; `[]` for none
+    """The values by which the rows of every table are divided into separate files: `[day(created_at), bucket(16,
+    id)]`, with `year`, `month`, `day`, `hour`, `bucket`, `truncate` or a column alone; `[]` for none
     ([tables.md](tables.md#partitions-and-order)). Default: as the table is; none for a new one."""
     sort_by: tuple[str, ...] | None = None
     """The order of the rows in each file: `[customer_id, created_at desc]`; `[]` for none
     ([tables.md](tables.md#partitions-and-order)). Default: as the table is; none for a new one."""
 
     purge_origins: tuple[str, ...] | None = None
-    """In `soft_delete`: deletes of transactions with one of these origins remove rows of every table, where others mark
-    them: the same as `remove` in `purges` ([tables.md](tables.md#purges)). Default: empty."""
+    """In `soft_delete`: the origins of transactions whose deletes remove rows of every table, instead of marking
+    them; the same as `remove` in `purges` ([tables.md](tables.md#purges)). Default: empty."""
     purges: dict[str, Literal["keep", "remove"]] | None = None
-    """In `soft_delete`: what deletes of transactions with an origin do to rows of every table, where others mark them:
-    `{archive: keep}` leaves them unmarked, `{erasure: remove}` removes them. A transaction has its origin from a
-    purge mark, a replication origin, or a GTID's tag ([tables.md](tables.md#purges)). Default: empty."""
+    """In `soft_delete`: what deletes do to rows of every table instead of marking them, by the origin of their
+    transaction: `{archive: keep}` leaves them unmarked, `{erasure: remove}` removes them. A transaction has its
+    origin from a purge mark, a replication origin, or a GTID's tag ([tables.md](tables.md#purges)). Default: empty.
+    """
 
     @field_validator("partition_by")
     @classmethod
@@ -207,12 +208,12 @@ class Merge(Settings):
     """How often `cdcflow run` merges, in a separate process ([merge.md](merge.md#with-the-capture)), and `cdcflow
     merge` without `--every`. Default: `cdcflow run` does not merge, and `cdcflow merge` merges once."""
     memory_max: Bytes | None = None
-    """How much memory the merge process of `cdcflow run` may have, with Spark if it runs; with more it is ended, and
-    replaced. A merge without Spark writes what does not fit into temporary files, as far as DuckDB needs it. Default:
-    half of the machine's, or of its container's; DuckDB then uses what the machine has."""
+    """How much memory the merge process of `cdcflow run` may have, including Spark if it runs. A process that has
+    more is ended, and replaced. A merge without Spark writes what does not fit into temporary files, as far as DuckDB
+    needs it. Default: half of the machine's, or of its container's; DuckDB then uses what the machine has."""
     progress_timeout: Seconds = 1800.0
-    """The merge process of `cdcflow run` is ended if a merge makes no progress for this long, for example at one table;
-    the next try gets twice the time. Less than `15s` counts as that."""
+    """The merge process of `cdcflow run` is ended if a merge makes no progress for this long, for example at one
+    table; the next try gets twice the time. A shorter time than `15s` counts as `15s`."""
     spark: dict[str, str] = Field(default_factory=dict)
     """Spark's own settings, which win over those of cdcflow: `{spark.master: "spark://host:7077"}` runs the merge on a
     cluster ([merge.md](merge.md#on-a-cluster)); `spark.jars` are added to those of cdcflow."""
@@ -358,8 +359,8 @@ class Service(Settings):
     tokens: tuple[AccessToken, ...] = ()
     tls: ServerTls | None = None
     requests_per_second_max: float | None = Field(None, gt=0)
-    """How many requests each token may send, or each address without one ([http.md](http.md#limits)). Default: no
-    limit."""
+    """How many requests a second each token may send, or each address if it sends no token
+    ([http.md](http.md#limits)). Default: no limit."""
     metrics_per_table: Literal["auto", "always", "never"] = "auto"
     """Which tables have their own metrics: all of up to 100 (`auto`), `always`, `never`
     ([metrics.md](metrics.md#tables))."""

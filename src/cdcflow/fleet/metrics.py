@@ -13,7 +13,7 @@ from cdcflow.fleet.pipelines import Pipeline, counts
 from cdcflow.http.metrics import Listed, Metric, Sample, by_label, number_at
 
 PIPELINES_MAX = 500
-"""In a fleet with more pipelines the series for each pipeline are omitted."""
+"""The number of pipelines above which the metrics of a fleet have no series for each pipeline."""
 LEVELS = ("error", "warning", "note", "good")
 
 

@@ -513,7 +513,7 @@ class KafkaLog:
     def _deleted_topic_error(self) -> InvariantViolated | None:
         """Return an error if a topic was deleted; otherwise None.
 
-        The brokers are queried, because for the library a deleted topic is one that does not exist yet: it waits.
+        The brokers are queried, because the library waits for a deleted topic as for one that does not exist yet.
         """
         with contextlib.suppress(CdcflowError):
             there = Admin(self._topics, self._attempted).partitions()

@@ -217,8 +217,8 @@ class RowChanges(Generic[File]):
         self._standing = None
 
     def _touched_by_end(self, name: str, ended: Sequence[str], before: int) -> frozenset[int]:
-        """Return the indexes of the files with rows from before an offset that the change ended. Their offsets did not
-        change, so these do not show it."""
+        """Return the indexes of the files with rows older than offset `before` that the change has ended. An ended
+        row keeps its offset, so a search for later offsets does not find it."""
         if not ended or not before:
             return frozenset()
         where = f"{statement.is_ended('', ended[:1])} AND {OFFSET} < {before} AND {FILE} IS NOT NULL"
