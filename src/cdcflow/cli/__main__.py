@@ -6,8 +6,8 @@ import sys
 
 _ASKING = ("status", "doctor", "get", "history", "range", "diff", "transaction", "consumer", "log", "bundle")
 ABOUT_LOGS = frozenset({*_ASKING, "plan", "apply", "table", "ctl", "drop"})
-"""Commands that run without Spark, and so without pandas. Commands that run a daemon prevent its import themselves.
-"""
+"""Commands that run without Spark, and so without pandas. Commands that run a daemon prevent the import of pandas
+themselves."""
 
 
 def main() -> None:

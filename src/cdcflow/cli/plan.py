@@ -56,7 +56,7 @@ def apply(
     json: Json = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Show the plan, ask, and make the running daemon use the settings file. Ends when it captures with it."""
+    """Show the plan, ask, and make the running daemon use the settings file. Ends when the daemon uses it."""
     settings, found, does = plan_of(config)
     tests = _run_tests(settings)
     if not json:

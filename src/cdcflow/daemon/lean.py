@@ -84,9 +84,9 @@ def _giving_memory_back() -> None:
 def without_luxuries() -> None:
     """Make pyarrow run without pandas and structlog without rich in this process, even if they are installed.
 
-    pyarrow imports pandas with its first array, if it can: 40 MB of memory and some tenths of a second at every start,
-    for conversions that a daemon never needs. structlog imports rich for tracebacks in colour: a tenth of a second.
-    Both remember the first result.
+    pyarrow imports pandas with its first array, if it can: 40 MB of memory and some tenths of a second at every
+    start, for conversions that a daemon never needs. structlog imports rich for tracebacks in colour: a tenth of a
+    second. Both remember that the package was missing, so it may be imported afterwards.
     """
     absent = _Absent(frozenset(name for name in ("pandas", "rich") if name not in sys.modules))
     sys.meta_path.insert(0, absent)

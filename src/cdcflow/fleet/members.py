@@ -90,7 +90,7 @@ class Members:
 
     def note_failure(self, place: str, reason: str, name: str | None = None) -> None:
         """Record that a place could not be read. What was known of its members stays, and they become silent. `name`:
-        the one pipeline there."""
+        the pipeline there, if the place has only one."""
         with self._lock:
             if name is not None and place not in self._seen:
                 unknown = UnknownMember(name, reason)

@@ -68,8 +68,8 @@ class TransactionGroup:
         self.counts: dict[int, dict[TableId, int]] = {}
 
     def orders(self, table: TableId, which: Int64s) -> Int64s:
-        """Return the number of each row within its transaction and table, from 1. `which`: the transaction of each row,
-        ascending. Call this once per row, because it counts."""
+        """Return the number of each row within its transaction and table, from 1. `which`: the transaction of each
+        row, ascending. Call this only once for each row: it continues the count of the previous calls."""
         found, starts, counts = np.unique(which, return_index=True, return_counts=True)
         before = np.zeros(len(found), np.int64)
         for i, (transaction, count) in enumerate(zip(found.tolist(), counts.tolist(), strict=True)):

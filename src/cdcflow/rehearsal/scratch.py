@@ -39,7 +39,7 @@ from cdcflow.tables.paths import table_path
 from cdcflow.wiring.plugged import ProgramSource
 
 CAPTURED_WITHIN_S = 60.0
-"""How long a test waits for a capture. One that needs more time for a test's few rows does not end at all."""
+"""How long a test waits for a capture. A capture that needs more time for a test's few rows will not end at all."""
 
 
 class ScratchPipeline:

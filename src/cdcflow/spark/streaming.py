@@ -72,7 +72,7 @@ def merge_stream(
 
     A merge, or a poll of the log, that fails with SinkUnavailable (another merge is running, or the store is
     unavailable) is repeated within its batch, with pauses of 1 s to 30 s; after `retry_timeout_s` the query ends with
-    that error. Any other error ends it at once. A new start finishes what it left.
+    that error. Any other error ends it at once. The next start of the query finishes what this one left undone.
 
     Raises:
         ConfigurationError: there is no such log, or the session is Spark Connect's.

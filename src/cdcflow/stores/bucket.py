@@ -119,8 +119,8 @@ class Bucket:
     def put_new(self, name: str, content: bytes | Path) -> None:
         """Write an object, only if none of this name exists. A store of S3's kind compares its sha256.
 
-        A file of more than `ONE_REQUEST_BYTES` is uploaded in parts, so that memory does not hold it: then another
-        process may write one between the check and the end, and it is replaced.
+        A file of more than `ONE_REQUEST_BYTES` is uploaded in parts, so that memory does not hold it. In that case an
+        object that another process writes between the check and the end of the upload is replaced.
 
         Raises:
             AlreadyThere: it exists; nothing was written.

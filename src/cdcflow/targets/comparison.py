@@ -34,8 +34,9 @@ _REMEDY = "remove the table and its place from the target: the next delivery app
 class TargetComparison:
     """The comparison of one table of a target with the log at `offset` (0: not known).
 
-    `lacks`: how many rows of the log it does not have so; `more`: how many it has that the log does not have so.
-    `not_compared`: columns whose values the target returns in another type, or not at all.
+    `lacks`: how many rows of the log the target lacks, or has with other values; `more`: how many rows of the target
+    the log lacks, or has with other values. `not_compared`: columns whose values the target returns in another type,
+    or not at all.
     """
 
     target: str

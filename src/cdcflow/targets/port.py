@@ -56,7 +56,7 @@ class TargetTables(Protocol):
             Overtaken: the stored place is not `change.after`; nothing was applied.
             SinkUnavailable: the target does not answer. Whether the change was applied may be unknown: cdcflow
                 reads the places before it continues.
-            ConfigurationError: the target refuses this table: it stops with the error's text, and no other does.
+            ConfigurationError: the target refuses this table, which stops with the error's text; the others continue.
         """
         ...
 

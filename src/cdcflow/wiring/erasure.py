@@ -35,8 +35,8 @@ class Erasure:
         had earlier, as `earlier_keys` takes them; `lost`: fingerprints of keys that no longer exist.
 
         Raises:
-            ConfigurationError: the table has no policy with `key_by`, or with several; or the file has keys that
-                other keys wrapped than those of the settings, and nothing names those.
+            ConfigurationError: the table has no policy with `key_by`, or with several; or keys in the file were
+                wrapped by keys that neither the settings nor `others` and `lost` name.
         """
         rules = _rules_with_persons(config)
         mine = _choose(table, key_by, _rules_of(table, rules))

@@ -58,7 +58,8 @@ def held_lease(config: Config, on_event: OnEvent) -> Iterator[None]:
 
     Raises:
         ConfigurationError: a daemon is active, perhaps on another machine.
-        CdcflowError: the lease does not answer. Not if it is in the source: no daemon gets that one either.
+        CdcflowError: the lease does not answer. A lease in the source is an exception: no daemon can take it then, so
+            the block is entered.
     """
     found = leadership(config, on_event)
     if found is None:

@@ -233,7 +233,7 @@ def history(
     gap: tuple[int, int] | None = None,
 ) -> TableVersions:
     """Apply changes, in offset order, to the open versions. Each transaction creates one version of each row that it
-    changed. The changes must be all of their segments.
+    changed. The changes must include all changes of their segments.
 
     `since`: the offset at which the latest backfill began (0 if there was none); `swept`: that of the latest one that
     is done, so that rows without a change since then no longer exist. `gap`: changes were lost before the first of

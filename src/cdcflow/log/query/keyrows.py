@@ -154,8 +154,8 @@ class KeyRows:
         return isinstance(self.log, FolderReader) and self.layout.away is not None
 
     def _has_nothing_new(self) -> bool:
-        """Return whether no segment was added after the latest known one, for a log that is in a store alone. One
-        request. Older segments that were compacted or expired are noticed only when they are read."""
+        """Return whether no segment was added after the latest known one, for a log that is in a store alone. It
+        costs one request. Older segments that were compacted or expired are noticed only when they are read."""
         if not self._is_away or not self._now.segments:
             return False
         return self.layout.segments_behind(self._now.sealed_to)[-1:] == [self._now.segments[-1]]

@@ -69,8 +69,9 @@ def small(sizes: Sequence[int], partitions: Sequence[Hashable] = (), table: str 
     """Return the indexes of a table's files, given their sizes, that are merged because they are small and many in
     their partition. `partitions`: of each file; if empty, all files are in the same one.
 
-    Tables that are merged together get as many files; so that not all of them merge their files in the same turn, which
-    would take the longer, some have up to half more of them than others, by the name of the `table`.
+    Tables that are merged together get equally many new files. With the same limit all of them would merge their
+    files in the same turn, which would take long. So the limit is up to a half higher for some, depending on the name
+    `table`.
     """
     most = SMALL_FILES_MAX + zlib.crc32(table.encode()) % max(1, SMALL_FILES_MAX // 2)
     groups: dict[Hashable, list[tuple[int, int]]] = {}
