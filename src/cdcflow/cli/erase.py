@@ -33,8 +33,9 @@ def erase(
 ) -> None:
     """Destroy the keys with which a person's values were encrypted, for policies `encrypt` with `key_by`.
 
-    Their values cannot be read afterwards: in the log, in tables, in topics, in copies. Later rows of this person have
-    NULL there. A running daemon knows it when this returns. It cannot be undone. Exits with 1 if a person has no keys.
+    Their values cannot be read afterwards: in the log, in tables, in topics, in copies. Later rows of this person
+    have NULL there. When the command ends, a running daemon knows of it. This cannot be undone. Exits with 1 if a
+    person has no keys.
     """
     from cdcflow.wiring.erasure import Erasure
 

@@ -164,8 +164,8 @@ def _without_path(file_log: JsonSchema) -> None:
 
 
 def _move_bounds(schema: Any) -> None:  # Any: JSON
-    """Move the bounds of each amount to its form as a number. As a text an amount has a unit, and no bounds that the
-    schema could express."""
+    """Move the bounds of each amount into that alternative of its schema which is a number. The other one is a text
+    with a unit, whose bounds a schema cannot express."""
     for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
         _move_bounds(inner)
     if not isinstance(schema, dict) or "anyOf" not in schema:

@@ -68,7 +68,8 @@ class GapRepairComponent:
 
 
 class GapRepairs:
-    """Repairs in a thread, each in a process, so that a large comparison needs none of the capture's memory."""
+    """A thread that runs repairs, each in a separate process, so that a large comparison needs none of the capture's
+    memory."""
 
     def __init__(
         self,

@@ -60,8 +60,8 @@ class Reports:
 
 
 Work = Callable[[Any, Reports, threading.Event, threading.Event], int]
-"""Gets the first line as JSON, the lines to the daemon, an event that is set when it must stop, and one that is set
-when the log has a new segment. Returns the exit code."""
+"""A function that does the work and returns the exit code. It gets the first line as JSON, the lines to the daemon,
+an event that is set when it must stop, and one that is set when the log has a new segment."""
 
 
 def run_supervised(work: Work, routine: Collection[str] = ()) -> None:

@@ -142,8 +142,8 @@ class KnownTables:
         return after if is_read else before, known
 
     def _known_before(self, table: TableId, offset: int, at: int) -> tuple[int, Mapping[str, Any], Mapping[str, Any]]:
-        """Return the end of the segment before the one with this number, the table's current backfill facts, and those
-        at that end."""
+        """Return the last offset of the segment before segment `at`, the table's backfill facts at the end of the
+        log, and its facts at that last offset."""
         now, segments = _entry(self._rows.newest, table), self._rows.segments
         if at:
             return segments[at - 1][1], now, _entry(self._checkpoint(segments[at - 1]), table)

@@ -290,8 +290,9 @@ class RowChanges(Generic[File]):
         return {free[n] for n in self._table.small_files([there[n] for n in free])}
 
     def _index_of(self, file: File, keys: Keys, written: pa.Table | None) -> FileKeys | None:
-        """Return the index of a file by the only column of the keys; `None` if it has none. `written`: all rows of
-        the file, if they are in memory. In that case a missing index is built from them."""
+        """Return the index of a file's rows by key; `None` if the file has none, or if keys are not one whole number
+        each. `written`: all rows of the file, if they are in memory. In that case a missing index is built from them.
+        """
         if keys.ascending is None:
             return None
         content = self._table.content_of(file, keys.first)
