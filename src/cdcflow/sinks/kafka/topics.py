@@ -21,8 +21,8 @@ from cdcflow.sinks.kafka.failures import GONE, ErrorCallback, is_missing, is_mov
 
 CLEANED = "cleanup.policy"
 NEWS_S = 3.0
-"""How long the absence of a topic may mean that this broker does not know it yet, because a different one created it.
-After that the topic is missing."""
+"""How long a topic may seem to be missing because another broker created it and this one has not learned of it. A
+topic that is missing for longer does not exist."""
 _FOREVER = {CLEANED: "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 # Only closed segments are compacted: small ones keep short what is read at a start.
 COMPACTED = {CLEANED: "compact", "segment.bytes": str(16 << 20), "min.cleanable.dirty.ratio": "0.1"}

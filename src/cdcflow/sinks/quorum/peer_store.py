@@ -222,7 +222,8 @@ class PeerStore:
 
     @contextlib.contextmanager
     def changing(self, writer: EpochWriter, session: object) -> Iterator[OpenImage]:
-        """Provide the image for changes by this writer, which no other promise interrupts. Raises WriterRefused."""
+        """Provide the image for changes by this writer. Until the block ends, no other writer gets a promise. Raises
+        WriterRefused."""
         with self._changing:
             self._living()
             self._check_session(session)

@@ -74,7 +74,7 @@ def snapshot_of(found: TableSnapshot, described: Target, key: Mapping[str, str])
 
 
 def _transactions_of(known: Mapping[str, int], described: Target, key: Mapping[str, str]) -> dict[str, int]:
-    """Return the transactions of a table without those of other members than the one with this key."""
+    """Return the transactions of a table, without those of its other members. `key`: that of the member itself."""
     others = [_app(one.source) for one in described.members.values() if dict(one.key) != dict(key)]
     return {
         app: version
