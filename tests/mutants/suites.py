@@ -100,6 +100,13 @@ _NEAR: dict[str, Stages] = {
     "log/": _FILES,
     "log/fold/": _MERGE,
     "tables/merge/": _MERGE,
+    **dict.fromkeys(
+        (f"tables/merge/{name}" for name in ("shape_policy", "column_versions", "evolution", "refusals")),
+        (tuple(f"{_UNIT}/merge/test_{n}.py" for n in ("policies_of_shape", "evolution")), *_MERGE),
+    ),
+    "tables/merge/history": ((f"{_UNIT}/merge/test_versions.py",), *_MERGE),
+    "tables/merge/live": ((f"{_UNIT}/local/test_live_shapes.py",), *_MERGE, (f"{_LOCAL}/test_live_view.py",)),
+    "tables/merge/soft_delete": (*_MERGE, tuple(f"{_LOCAL}/test_{n}.py" for n in ("purges", "table_modes"))),
     "model/digest": _MERGE,
     "model/sqltypes": _MERGE,
     "capture/": ((f"{_UNIT}/capture",), (_SIMULATION,)),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -150,6 +152,28 @@ def test_nothing_is_proven_where_two_files_have_a_key(seed: int) -> None:
     keys = [key for runs in files for run in runs for key in run]
     told = [[(str(run[0]), str(run[-1])) for run in runs] for runs in files]
     assert statement.each_key_once("int", told) is (len(keys) == len(set(keys))), f"seed {seed}: {told}"
+
+
+@pytest.mark.parametrize(
+    "instead",
+    [
+        {"empty": True},
+        {"emptied": True},
+        {"sweep_before": 1},
+        {"ending": statement.Ending(before=1)},
+        {"ending": statement.Ending(truncated_at=1)},
+        {"layout": layout_of(table("id", "a", key=()))},
+    ],
+    ids=str,
+)
+def test_range_whose_changes_concern_more_than_the_row_of_their_key_is_not_merged_by_key(
+    instead: dict[str, Any],
+) -> None:
+    """After a truncate such a merge would leave the table's old rows."""
+    by_key = statement.Folding(layout_of(table("id", "a")), "changes", (), empty=False, emptied=False)
+    assert by_key.is_by_key
+    assert by_key.brings_whole_rows
+    assert not replace(by_key, **instead).is_by_key
 
 
 def test_a_sweep_lifts_the_bounds() -> None:
