@@ -69,6 +69,15 @@ def history_lost(message: str, new_position: str, *, runbook: str) -> HistoryLos
     )
 
 
+def position_lost(why: str) -> HistoryLost:
+    """Return the same error for a source whose tables `cdcflow repair` cannot compare."""
+    return HistoryLost(
+        why,
+        remedy="run with --accept-history-loss: cdcflow takes a new position, and reads every table again",
+        runbook="slot-lost",
+    )
+
+
 def policy_of_key(
     where: object, column: str, setting: str, value: str, *, is_own: bool, instead: Sequence[str]
 ) -> ConfigurationError:

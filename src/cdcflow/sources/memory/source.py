@@ -15,11 +15,12 @@ from cdcflow.capture.ports.findings import Dropped, Finding
 from cdcflow.capture.ports.log import OpenSpool
 from cdcflow.capture.ports.source import SourceHistory, SourceStatus, TransactionsBack
 from cdcflow.capture.ports.stream import Stream
-from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
+from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine.chunks import KEYS_BYTES_MAX, Chunks
 from cdcflow.sources.engine.connections import Pool, Session
+from cdcflow.sources.engine.errors import position_lost
 from cdcflow.sources.engine.findings import ok, problem, warning
 from cdcflow.sources.engine.policies import ByShape
 from cdcflow.sources.engine.selection import Selected, Selection
@@ -213,14 +214,14 @@ class MemorySource(SqlSource[MemoryConnection, MemoryState, MemoryTable]):
         """Check that the database has all history after the position at which the change log ended."""
         database = self._database
         if self._slot not in database.slots:
-            raise _history_lost(f"slot {self._slot} is gone")
+            raise position_lost(f"slot {self._slot} is gone")
         kept_from = database.slots[self._slot]
         if kept_from > position:
-            raise _history_lost(
+            raise position_lost(
                 f"the database no longer has what follows {position}: it keeps history from {kept_from}"
             )
         if position > database.end:
-            raise _history_lost(
+            raise position_lost(
                 f"the database's log ends at {database.end}, before the change log's position {position}"
             )
         if transactions_back is None:
@@ -229,7 +230,7 @@ class MemorySource(SqlSource[MemoryConnection, MemoryState, MemoryTable]):
         there = {r.position: r.xid for r in database.log if isinstance(r, MemoryCommit | Statement)}
         for at, xid in zip(ours.column("position").to_pylist(), ours.column("xid").to_pylist(), strict=True):
             if kept_from < int(at) <= position and there.get(int(at)) != xid:
-                raise _history_lost(
+                raise position_lost(
                     f"at {at} the database's log differs from the change log: the database was restored from a copy"
                 )
 
@@ -242,11 +243,3 @@ class MemorySource(SqlSource[MemoryConnection, MemoryState, MemoryTable]):
 
 def _slot_of(log_id: str) -> str:
     return f"cdcflow_{log_id[:8]}"
-
-
-def _history_lost(why: str) -> HistoryLost:
-    return HistoryLost(
-        why,
-        remedy="run with --accept-history-loss: cdcflow takes a new position, and reads every table again",
-        runbook="slot-lost",
-    )

@@ -27,6 +27,7 @@ from cdcflow.config.sources import SourceSettings
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
+from cdcflow.sources.engine.errors import position_lost
 from cdcflow.sources.engine.findings import of_error, ok, problem, warning
 from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.engine.source import position_to_begin
@@ -268,12 +269,12 @@ class PolledSource:
         """Check that the ledger is the log's, and has everything after a position."""
         ledger = self._ledger
         if stored.get("ledger") != ledger.id:
-            raise _history_lost(f"the ledger in {ledger.folder} is not the one that this log was captured from")
+            raise position_lost(f"the ledger in {ledger.folder} is not the one that this log was captured from")
         kept = ledger.slots().get(slot)
         if kept is None:
-            raise _history_lost(f"the ledger in {ledger.folder} has no slot {slot}")
+            raise position_lost(f"the ledger in {ledger.folder} has no slot {slot}")
         if not kept <= at <= ledger.end:
-            raise _history_lost(
+            raise position_lost(
                 f"the ledger in {ledger.folder} has records from {kept} to {ledger.end}, and the change log ends"
                 f" at {at}"
             )
@@ -285,7 +286,7 @@ class PolledSource:
             found.column("position").to_pylist(), _microseconds(found.column("commit_ts")), strict=True
         ):
             if kept < int(position) <= at and times.get(int(position)) != then:
-                raise _history_lost(f"record {int(position)} in {ledger.folder} differs from the change log's")
+                raise position_lost(f"record {int(position)} in {ledger.folder} differs from the change log's")
 
     def _table_findings(self) -> list[Finding]:
         if not self._ledger.exists:
@@ -339,11 +340,3 @@ def slot_of(log_id: str) -> str:
 
 def _microseconds(times: pa.ChunkedArray) -> list[int]:
     return [int(value) for value in times.cast(pa.int64()).to_pylist()]
-
-
-def _history_lost(why: str) -> HistoryLost:
-    return HistoryLost(
-        why,
-        remedy="run with --accept-history-loss: cdcflow takes a new position, and reads every table again",
-        runbook="slot-lost",
-    )
