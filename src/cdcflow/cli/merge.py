@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cdcflow.cli import failure
-from cdcflow.cli.merge_output import say, say_progress, tell
+from cdcflow.cli.merge_output import merge_and_tell, say, say_progress, tell
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPaths, Json
 from cdcflow.config import load, seconds
 from cdcflow.config.places import check_writable, warehouse_places
@@ -17,11 +16,7 @@ from cdcflow.daemon import signals
 from cdcflow.daemon.events import event_lines, leave_interrupts_out, send_structlog_to
 from cdcflow.daemon.fleet_component import merges_in_fleet
 from cdcflow.daemon.merge_process import merging_daemon, prepare_merge, wait_for_turn
-from cdcflow.errors import SinkUnavailable
-
-if TYPE_CHECKING:
-    from cdcflow.tables.job.reports import MergeReport
-
+from cdcflow.reports.merges import merge_parts
 
 _DEFAULT = [DEFAULT_CONFIG]
 _ONE_IS_ENOUGH = "end this command, or start `cdcflow run` with --no-merge"
@@ -59,20 +54,13 @@ def merge(
     if pause_s is None:
         with merges_in_fleet([settings], merged, None, tell_event) as merging_once:
             report = merging_once() if daemon is None else wait_for_turn(merging_once)
-        tell(report, json=json)
+        tell(report, merge_parts, json=json)
         if any(table.left_out is not None for table in report.tables):
             raise typer.Exit(failure.FINDINGS)
     else:
         if daemon is not None:
             typer.echo(f"the daemon of this log (process {daemon}) merges, too: {_ONE_IS_ENOUGH}", err=True)
-        with merges_in_fleet([settings], lambda: _merge_and_tell(merged, json), pause_s, tell_event) as merging:
+        with merges_in_fleet(
+            [settings], lambda: merge_and_tell(merged, merge_parts, json=json), pause_s, tell_event
+        ) as merging:
             signals.again_and_again(merging, pause_s)
-
-
-def _merge_and_tell(merged: Callable[[], MergeReport], json: bool) -> None:
-    """Merge once, for a command that merges repeatedly: if source, log or warehouse is unavailable, print that and
-    return."""
-    try:
-        tell(merged(), json=json)
-    except SinkUnavailable as error:
-        typer.echo(f"merge postponed: {str(error).splitlines()[0]}", err=True)

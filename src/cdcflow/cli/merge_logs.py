@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from cdcflow.cli import failure, output
-from cdcflow.cli.merge_output import plain, say, say_progress
+from cdcflow.cli import failure
+from cdcflow.cli.merge_output import merge_and_tell, say, say_progress, tell
 from cdcflow.config import Config, KafkaLog, load, seconds
 from cdcflow.config.places import check_writable, warehouse_places
 from cdcflow.daemon import signals
 from cdcflow.daemon.events import event_lines, leave_interrupts_out, send_structlog_to
 from cdcflow.daemon.fleet_component import merges_in_fleet
 from cdcflow.daemon.merge_process import exclusion_reasons, notify_of_cuts
-from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.errors import ConfigurationError
 from cdcflow.log.maintenance import state_files
 from cdcflow.reports.merges import merge_of_logs_parts
 
@@ -38,12 +38,14 @@ def merge_logs(configs: Sequence[Path], without: Sequence[str], every: str | Non
     merged = notify_of_cuts(logs, _merging(settings, without), repeats=pause_s is not None)
     tell_event = event_lines(as_json=False, file=sys.stderr)
     if pause_s is not None:
-        with merges_in_fleet(logs, lambda: _merge_and_tell(merged, json), pause_s, tell_event) as merging:
+        with merges_in_fleet(
+            logs, lambda: merge_and_tell(merged, merge_of_logs_parts, json=json), pause_s, tell_event
+        ) as merging:
             signals.again_and_again(merging, pause_s)
         return
     with merges_in_fleet(logs, merged, None, tell_event) as merging_once:
         report = merging_once()
-    tell(report, json=json)
+    tell(report, merge_of_logs_parts, json=json)
     if any(table.left_out is not None for table in report.tables):
         raise typer.Exit(failure.FINDINGS)
 
@@ -119,20 +121,3 @@ def _leave_word(settings: dict[str, Config], report: SeveralReport) -> None:
             rows=sum(table.changes for table in tables),
             excluded=exclusion_reasons(tables),
         )
-
-
-def _merge_and_tell(merged: Callable[[], SeveralReport], json: bool) -> None:
-    """Merge once, for a command that merges repeatedly: if a log or the warehouse is unavailable, print that and
-    return."""
-    try:
-        tell(merged(), json=json)
-    except SinkUnavailable as error:
-        typer.echo(f"merge postponed: {str(error).splitlines()[0]}", err=True)
-
-
-def tell(report: SeveralReport, *, json: bool = False) -> None:
-    """Print what a merge did, and which log limits the cut."""
-    if json:
-        output.print_json(plain(report))
-    else:
-        output.show(merge_of_logs_parts(report))

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json as json_text
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
 from cdcflow.cli import output
-from cdcflow.reports.merges import merge_parts
+from cdcflow.errors import SinkUnavailable
+from cdcflow.reports.parts import Parts
 
 if TYPE_CHECKING:
     from cdcflow.tables.job.reports import MergeProgress, MergeReport, SeveralReport
+
+R = TypeVar("R", "MergeReport", "SeveralReport")
 
 
 def say(text: str) -> None:
@@ -28,12 +32,21 @@ def say_progress(progress: MergeProgress) -> None:
     say(f"merging {progress.table} ({progress.number} of {progress.tables} tables{step})")
 
 
-def tell(report: MergeReport, *, json: bool = False) -> None:
-    """Print what a merge did."""
+def merge_and_tell(merged: Callable[[], R], parts: Callable[[R], Parts], *, json: bool) -> None:
+    """Merge once, for a command that merges repeatedly: if source, log or warehouse is unavailable, print that and
+    return."""
+    try:
+        tell(merged(), parts, json=json)
+    except SinkUnavailable as error:
+        typer.echo(f"merge postponed: {str(error).splitlines()[0]}", err=True)
+
+
+def tell(report: R, parts: Callable[[R], Parts], *, json: bool) -> None:
+    """Print what a merge did. `parts` returns a report's text."""
     if json:
         output.print_json(plain(report))
     else:
-        output.show(merge_parts(report))
+        output.show(parts(report))
 
 
 def plain(report: MergeReport | SeveralReport) -> dict[str, Any]:

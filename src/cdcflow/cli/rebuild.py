@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from cdcflow.cli import failure, output
-from cdcflow.cli.merge_output import plain, say_progress, tell
+from cdcflow.cli import failure
+from cdcflow.cli.merge_output import say_progress, tell
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import load
+from cdcflow.reports.merges import merge_parts
 
 
 def rebuild(
@@ -31,11 +32,8 @@ def rebuild(
     send_structlog_to(sys.stderr)  # stdout is for the report
     leave_interrupts_out()
     report = wiring.rebuild_tables(load(config), into, say_progress)
-    if json:
-        output.print_json(plain(report))
-    else:
-        tell(report)
-        if into is not None:
-            typer.echo(f"set merge.warehouse to {into}, and `cdcflow merge` continues with these tables")
+    tell(report, merge_parts, json=json)
+    if into is not None and not json:
+        typer.echo(f"set merge.warehouse to {into}, and `cdcflow merge` continues with these tables")
     if any(table.left_out is not None for table in report.tables):
         raise typer.Exit(failure.FINDINGS)
