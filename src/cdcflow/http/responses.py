@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import Any, TypeVar
 
 from anyio import CapacityLimiter, to_thread
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, SinkUnavailable, SourceUnavailable
@@ -88,6 +90,14 @@ class ProbeThreads:
         if self._limiter is None:
             self._limiter = CapacityLimiter(PROBE_THREADS)  # belongs to the event loop that runs now
         return await to_thread.run_sync(function, limiter=self._limiter)
+
+
+def guarded(routes: Sequence[Route], names: Collection[str], body_bytes_max: int = BODY_BYTES_MAX) -> ASGIApp:
+    """Return an application with these routes, whose requests pass a `Guard` first."""
+    handlers: Any = {HTTPException: refusal, CdcflowError: failure, Exception: failure}
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    app.router.redirect_slashes = False
+    return Guard(app, names, body_bytes_max)
 
 
 class Guard:

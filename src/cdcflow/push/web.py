@@ -16,10 +16,8 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
-from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -27,7 +25,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from cdcflow.errors import CdcflowError
 from cdcflow.http import metrics, responses
 from cdcflow.http.access import Access, Caller, is_json
 from cdcflow.http.callers import caller_of, reading
@@ -35,7 +32,7 @@ from cdcflow.http.consumer_routes import consumer_routes
 from cdcflow.http.consumers import ConsumerDoor
 from cdcflow.http.explorer import Explorer
 from cdcflow.http.query_routes import questions
-from cdcflow.http.responses import Endpoint, Guard, as_json, failure, refusal
+from cdcflow.http.responses import Endpoint, as_json, guarded
 from cdcflow.push import columns, operations
 from cdcflow.push import metrics as push_metrics
 from cdcflow.push.openapi import description
@@ -71,10 +68,7 @@ def application(doors: PushInterfaces, names: Collection[str]) -> ASGIApp:
         *consumer_routes(doors.access, lambda: doors.consumers),
         Route("/api/v1/collections/{name}", _writing(doors), methods=["POST"]),
     ]
-    handlers: Any = {HTTPException: refusal, CdcflowError: failure, Exception: failure}
-    app = Starlette(routes=routes, exception_handlers=handlers)
-    app.router.redirect_slashes = False
-    return Guard(app, names, doors.body_bytes_max)
+    return guarded(routes, names, doors.body_bytes_max)
 
 
 async def _alive(request: Request) -> Response:

@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -213,19 +214,9 @@ def _ensure(jar_set: _JarSet) -> list[str]:
         ) from error
 
 
-def iceberg_folder() -> Path:
-    """Return the folder of Iceberg's jars, next to Delta's."""
-    return folder().parent / ICEBERG.replace(":", "-")
-
-
-def kafka_folder() -> Path:
-    """Return the folder of the jars that let Spark read from Kafka, next to Delta's."""
-    return folder().parent / KAFKA.replace(":", "-")
-
-
-def s3_folder() -> Path:
-    """Return the folder of the jars that let Spark read and write in S3-compatible stores, next to Delta's."""
-    return folder().parent / S3.replace(":", "-")
+def folder_of(package: str) -> Path:
+    """Return the folder of the jars of another package (`ICEBERG`, `KAFKA`, `S3`), next to Delta's."""
+    return folder().parent / package.replace(":", "-")
 
 
 _DELTA = _JarSet("Delta's jars", "", 13, _NEEDED, [([DELTA], _IN_PYSPARK)], folder)
@@ -235,7 +226,7 @@ _ICEBERG = _JarSet(
     60,
     _NEEDED_FOR_ICEBERG,
     [([ICEBERG, _SQLITE], _IN_PYSPARK)],
-    iceberg_folder,
+    partial(folder_of, ICEBERG),
 )
 _KAFKA = _JarSet(
     "Kafka's jars to read a log in Kafka",
@@ -244,7 +235,7 @@ _KAFKA = _JarSet(
     _NEEDED_FOR_KAFKA,
     # Two steps: if two versions are requested together, the resolver takes the newer one.
     [([KAFKA], (*_IN_PYSPARK, _TOKENS)), ([f"{_TOKENS}:{_TOKENS_VERSION}"], ("*:kafka-clients", *_IN_PYSPARK))],
-    kafka_folder,
+    partial(folder_of, KAFKA),
 )
 _S3 = _JarSet(
     "S3A's jars to read or write in an object store",
@@ -258,7 +249,7 @@ _S3 = _JarSet(
             (*(name for name in _IN_PYSPARK if name != "org.apache.hadoop:*"), *_NOT_FOR_S3),
         )
     ],
-    s3_folder,
+    partial(folder_of, S3),
 )
 
 

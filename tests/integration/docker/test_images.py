@@ -78,7 +78,7 @@ def test_merge_finds_every_jar_in_its_image(monkeypatch: pytest.MonkeyPatch) -> 
     assert [words.split()[0] for words in said] == [merge.environment["CDCFLOW_JARS"]]
     monkeypatch.setenv("CDCFLOW_JARS", merge.environment["CDCFLOW_JARS"])
     copied = {Path(source) for origin, sources in merge.copied if origin == "build" for source in sources}
-    for folder in (jars.folder(), jars.kafka_folder(), jars.iceberg_folder()):
+    for folder in (jars.folder(), jars.folder_of(jars.KAFKA), jars.folder_of(jars.ICEBERG)):
         assert set(folder.parents) & copied, folder
 
 

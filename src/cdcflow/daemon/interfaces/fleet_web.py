@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -23,7 +22,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from cdcflow.daemon.interfaces.web import PageSessions, page_file
-from cdcflow.errors import CdcflowError
 from cdcflow.fleet import metrics as fleet_metrics
 from cdcflow.fleet.openapi import description
 from cdcflow.fleet.pipelines import Pipeline, counts, pipelines
@@ -31,7 +29,7 @@ from cdcflow.fleet.watch import FleetWatch
 from cdcflow.http import metrics
 from cdcflow.http.access import Access, Caller
 from cdcflow.http.callers import reading, session_of
-from cdcflow.http.responses import Endpoint, Guard, as_json, failure, refusal
+from cdcflow.http.responses import Endpoint, as_json, guarded
 from cdcflow.version import __version__
 
 FLEET_PAGE = Path(__file__).parent / "fleet_page"
@@ -61,10 +59,7 @@ def application(doors: FleetInterfaces, names: Collection[str]) -> ASGIApp:
         Route("/api/v1/session", sessions.open, methods=["POST"]),
         Route("/api/v1/session", sessions.close, methods=["DELETE"]),
     ]
-    handlers: Any = {HTTPException: refusal, CdcflowError: failure, Exception: failure}
-    app = Starlette(routes=routes, exception_handlers=handlers)
-    app.router.redirect_slashes = False
-    return Guard(app, names)
+    return guarded(routes, names)
 
 
 def overview(found: list[Pipeline], watch: FleetWatch, filters: Mapping[str, str]) -> dict[str, Any]:

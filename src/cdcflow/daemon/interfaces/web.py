@@ -17,7 +17,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -28,7 +27,6 @@ from starlette.types import ASGIApp
 from cdcflow.daemon.interfaces.fleet_report import capture_report
 from cdcflow.daemon.interfaces.health import health, readiness
 from cdcflow.daemon.interfaces.history import SampleHistory
-from cdcflow.errors import CdcflowError
 from cdcflow.fleet.report import VERSION
 from cdcflow.http import metrics
 from cdcflow.http.access import SESSION_S, Access, Caller, is_from_our_page
@@ -39,7 +37,7 @@ from cdcflow.http.explorer import Explorer
 from cdcflow.http.openapi import description
 from cdcflow.http.operations import OPERATIONS
 from cdcflow.http.query_routes import questions
-from cdcflow.http.responses import Endpoint, Guard, ProbeThreads, as_json, failure, refusal
+from cdcflow.http.responses import Endpoint, ProbeThreads, as_json, guarded
 
 PAGE = Path(__file__).parent / "page"
 _FILES = {
@@ -83,10 +81,7 @@ def application(doors: DaemonInterfaces, names: Collection[str]) -> ASGIApp:
         Route("/api/v1/session", PageSessions(doors.access).close, methods=["DELETE"]),
         Route("/api/v1/operations/{name}", _operating(doors), methods=["POST"]),
     ]
-    handlers: Any = {HTTPException: refusal, CdcflowError: failure, Exception: failure}
-    app = Starlette(routes=routes, exception_handlers=handlers)
-    app.router.redirect_slashes = False
-    return Guard(app, names)
+    return guarded(routes, names)
 
 
 # ── open to all ─────────────────────────────────────────────────────────────────────────────────────────

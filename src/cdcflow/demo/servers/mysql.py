@@ -7,7 +7,6 @@ outside the server's directory is touched, and root is not required; under root 
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import re
@@ -23,7 +22,7 @@ from typing import Any, Literal
 import pymysql
 
 from cdcflow.demo.servers import cached
-from cdcflow.demo.servers.processes import OrdinaryUser, ServerProcess, Watcher, free_port
+from cdcflow.demo.servers.processes import OrdinaryUser, ServerProcess, Templates, Watcher, free_port
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 
 Flavor = Literal["mysql", "mariadb"]
@@ -170,29 +169,12 @@ def _environment() -> dict[str, str]:
     return {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8", "TZ": "UTC", "HOME": "/"}
 
 
-class _Templates:
-    """One initialised data directory per installation and process; every server starts from a copy of it."""
+class _Templates(Templates[Installation, Path]):
+    server = "mysql"
 
-    def __init__(self) -> None:
-        self._root: Path | None = None
-        self._made: dict[Installation, Path] = {}
-
-    def of(self, installed: Installation, user: OrdinaryUser) -> Path:
-        if installed not in self._made:
-            if self._root is None:
-                self._root = Path(tempfile.mkdtemp(prefix="cdcflow-mysql-template-"))
-                self._root.chmod(0o755)
-                atexit.register(shutil.rmtree, self._root, ignore_errors=True)
-            place = self._root / str(len(self._made))
-            place.mkdir(mode=0o755)
-            user.own(place)
-            self._initialize(installed, user, place)
-            self._made[installed] = place / "data"
-        return self._made[installed]
-
-    def places(self) -> list[Path]:
-        """Return the directories to remove when this process is gone."""
-        return [] if self._root is None else [self._root]
+    def _make(self, installed: Installation, user: OrdinaryUser, place: Path) -> Path:
+        self._initialize(installed, user, place)
+        return place / "data"
 
     def _initialize(self, installed: Installation, user: OrdinaryUser, place: Path) -> None:
         data = place / "data"

@@ -7,7 +7,6 @@ PostgreSQL refuses to run as root.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import importlib.util
 import os
@@ -22,7 +21,7 @@ from typing import Any
 
 import psycopg
 
-from cdcflow.demo.servers.processes import OrdinaryUser, ServerProcess, Watcher, free_port
+from cdcflow.demo.servers.processes import OrdinaryUser, ServerProcess, Templates, Watcher, free_port
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 
 SUPERUSER = "postgres"
@@ -94,31 +93,14 @@ def environment() -> dict[str, str]:
     return {**kept, "LC_ALL": "C.UTF-8", "TZ": "UTC", "HOME": "/"}
 
 
-class _Templates:
-    """One initdb per installation and process; every server starts from a copy of it."""
+class _Templates(Templates[Path, tuple[Path, Path]]):
+    server = "pg"
 
-    def __init__(self) -> None:
-        self._root: Path | None = None
-        self._made: dict[Path, tuple[Path, Path]] = {}
-
-    def of(self, bin_directory: Path, user: OrdinaryUser) -> tuple[Path, Path]:
+    def _make(self, bin_directory: Path, user: OrdinaryUser, place: Path) -> tuple[Path, Path]:
         """Return the directory of binaries that `user` can run, and a fresh data directory to copy."""
-        if bin_directory not in self._made:
-            if self._root is None:
-                self._root = Path(tempfile.mkdtemp(prefix="cdcflow-pg-template-"))
-                self._root.chmod(0o755)
-                atexit.register(shutil.rmtree, self._root, ignore_errors=True)
-            place = self._root / str(len(self._made))
-            place.mkdir(mode=0o755)
-            user.own(place)
-            reachable = self._reachable(bin_directory, user, place)
-            self._initdb(reachable, user, place / "data")
-            self._made[bin_directory] = (reachable, place / "data")
-        return self._made[bin_directory]
-
-    def places(self) -> list[Path]:
-        """Return the directories to remove when this process is gone."""
-        return [] if self._root is None else [self._root]
+        reachable = self._reachable(bin_directory, user, place)
+        self._initdb(reachable, user, place / "data")
+        return reachable, place / "data"
 
     def _reachable(self, bin_directory: Path, user: OrdinaryUser, place: Path) -> Path:
         try:

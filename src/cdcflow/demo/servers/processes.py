@@ -7,18 +7,24 @@ crashed, or was killed), the watcher kills the server and removes its directorie
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import pwd
+import shutil
 import socket
 import subprocess
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from cdcflow.errors import ConfigurationError
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,36 @@ class OrdinaryUser:
     def own(self, path: Path) -> None:
         if self.ids is not None:
             os.chown(path, *self.ids)
+
+
+class Templates(ABC, Generic[K, T]):
+    """One initialised data directory per installation and process; every server starts from a copy of it."""
+
+    server: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._root: Path | None = None
+        self._made: dict[K, T] = {}
+
+    def of(self, installed: K, user: OrdinaryUser) -> T:
+        if installed not in self._made:
+            if self._root is None:
+                self._root = Path(tempfile.mkdtemp(prefix=f"cdcflow-{self.server}-template-"))
+                self._root.chmod(0o755)
+                atexit.register(shutil.rmtree, self._root, ignore_errors=True)
+            place = self._root / str(len(self._made))
+            place.mkdir(mode=0o755)
+            user.own(place)
+            self._made[installed] = self._make(installed, user, place)
+        return self._made[installed]
+
+    def places(self) -> list[Path]:
+        """Return the directories to remove when this process is gone."""
+        return [] if self._root is None else [self._root]
+
+    @abstractmethod
+    def _make(self, installed: K, user: OrdinaryUser, place: Path) -> T:
+        """Initialise the directory `data` in a place of `user`."""
 
 
 class Started(ABC):
