@@ -115,7 +115,7 @@ def in_doubt(
                 after.epoch,
                 began,
                 position_text(after.position) or "",
-                base=_base(now),
+                base="" if now.gap is None else now.gap.base,
                 by=by or (now.gap.by if now.gap is not None and now.in_doubt else ""),
             )
             # The comparison proves the rows. The row version of the old server means nothing at another server.
@@ -132,10 +132,6 @@ def is_whole(known: TableProgress) -> bool:
 
 def _has_all(known: TableProgress) -> bool:
     return known.whole_since is not None or known.has_base
-
-
-def _base(known: TableProgress) -> str:
-    return "" if known.gap is None else known.gap.base
 
 
 def unread(progress: Mapping[str, object]) -> dict[str, object]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cdcflow.http.consumers import LIMIT, LIMIT_MAX
-from cdcflow.http.operations import OPERATIONS, Argument, Operation
+from cdcflow.http.operations import OPERATIONS, Operation
 from cdcflow.version import __version__
 
 KINDS: Mapping[str, dict[str, Any]] = {
@@ -115,7 +115,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "type": "object",
         "additionalProperties": False,
         "required": [one.name for one in operation.arguments if one.required],
-        "properties": {one.name: _argument(one) for one in operation.arguments},
+        "properties": {one.name: {**KINDS[one.kind], "description": one.summary} for one in operation.arguments},
     }
     return {
         "operationId": operation.name,
@@ -126,10 +126,6 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": responses({"type": "object"}),
     }
-
-
-def _argument(argument: Argument) -> dict[str, Any]:
-    return {**KINDS[argument.kind], "description": argument.summary}
 
 
 def questions() -> dict[str, Any]:

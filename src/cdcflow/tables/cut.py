@@ -267,7 +267,8 @@ class Cut:
             )
             for name, entry in row["tables"].items()
         }
-        return cls(row["cut"], row["log_id"], row["offset"], row["position"], clock, tables, left_out, _parts(logs))
+        parts = {log_id: LogPart.from_json(part) for log_id, part in logs.items()}
+        return cls(row["cut"], row["log_id"], row["offset"], row["position"], clock, tables, left_out, parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,10 +344,6 @@ def newest_of_each(listed: Iterable[ListedCut]) -> list[ListedCut]:
     for one in sorted(listed, key=lambda one: (one.cut, one.published)):
         found[one.cut] = one
     return list(found.values())
-
-
-def _parts(logs: Mapping[str, str]) -> dict[str, LogPart]:
-    return {log_id: LogPart.from_json(part) for log_id, part in logs.items()}
 
 
 def _known_fields(

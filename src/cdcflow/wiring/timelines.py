@@ -90,14 +90,12 @@ def timeline(config: Config, begin: float | None, end: float, now: float) -> Tim
         name=Path(log.name).name or log.name,
         begin=begin,
         end=end,
-        spans=sorted((_cut(one, begin, end) for one in spans if one.end >= begin and one.begin <= end), key=_by_begin),
+        spans=sorted(
+            (_cut(one, begin, end) for one in spans if one.end >= begin and one.begin <= end), key=lambda one: one.begin
+        ),
         marks=sorted((one for one in marks if begin <= one.at <= end), key=lambda one: one.at),
         rates=[one for one in rates if one.end >= begin and one.begin <= end],
     )
-
-
-def _by_begin(one: TimelineSpan) -> float:
-    return one.begin
 
 
 def _cut(one: TimelineSpan, begin: float, end: float) -> TimelineSpan:

@@ -146,12 +146,9 @@ class KnownTables:
         log, and its facts at that last offset."""
         now, segments = _entry(self._rows.newest, table), self._rows.segments
         if at:
-            return segments[at - 1][1], now, _entry(self._checkpoint(segments[at - 1]), table)
+            return segments[at - 1][1], now, _entry(self._rows.manifest(segments[at - 1]).last_checkpoint(), table)
         kept = self.state(table, offset)
         return self.first_offset - 1, now, {} if kept is None else kept.tables[str(table)].backfill
-
-    def _checkpoint(self, bounds: tuple[int, int]) -> Checkpoint:
-        return self._rows.manifest(bounds).last_checkpoint()
 
 
 LACKS = "changes of it are missing, because they could not leave the source: the table must be read again"

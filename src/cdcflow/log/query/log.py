@@ -11,6 +11,7 @@ rows were not all read yet, history that has expired, changes that were lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -414,7 +415,8 @@ class ChangeLog:
         if not shape.key:
             raise ConfigurationError(f"reading a range of {table}: the table has no key")
         name = shape.key[0]
-        low, high = (Key(shape.id, (str(value),)).columns(_first_key(shape)) for value in (first, last))
+        first_column = replace(shape, key=shape.key[:1])
+        low, high = (Key(shape.id, (str(value),)).columns(first_column) for value in (first, last))
         if low is None or high is None:
             raise ConfigurationError(
                 f"reading a range of {table}: an end is no {shape.row_schema.field(name).type}",
@@ -533,7 +535,3 @@ def _answer(table: TableId, key: Key, moment: Moment, row: Row, standing: Standi
         state = "emptied" if row.last.op == TRUNCATE else "deleted"
     notes = (*moment.notes, *standing.notes)
     return Found(table, key.texts, moment, state, row.values, row.last, row.unknown, notes)
-
-
-def _first_key(shape: Table) -> Table:
-    return Table(shape.id, shape.incarnation, shape.columns, shape.key[:1], shape.identity)

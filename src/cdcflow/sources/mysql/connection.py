@@ -213,7 +213,7 @@ class Connector(connections.Connector[Connection]):
             ConfigurationError: no secure connection, another kind of server, or one that is too old.
         """
         self.check_open()
-        connection = self._open_connection(purpose, read_timeout_s)
+        connection = self.log_in(self.secret, lambda password: self._open_with(password, purpose, read_timeout_s))
         try:
             self._check_server(connection)
             with mapping_errors(f"preparing a session at {self.address}"):
@@ -248,9 +248,6 @@ class Connector(connections.Connector[Connection]):
         with contextlib.suppress(pymysql.Error, OSError):
             # Not `close`: it would wait for the server, which may be gone.
             connection._force_close()
-
-    def _open_connection(self, purpose: str, read_timeout_s: float) -> Connection:
-        return self.log_in(self.secret, lambda password: self._open_with(password, purpose, read_timeout_s))
 
     def _open_with(self, password: str | None, purpose: str, read_timeout_s: float) -> Connection:
         try:

@@ -18,6 +18,7 @@ import uuid
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Literal, Protocol, Self
 
 import numpy as np
@@ -159,7 +160,7 @@ class MysqlGtids:
         mine = self._intervals.get(source)
         if not mine:
             return False
-        at = bisect_right(mine, number, key=_first) - 1
+        at = bisect_right(mine, number, key=itemgetter(0)) - 1
         return at >= 0 and number <= mine[at][1]
 
     def is_beyond(self, source: str, number: int) -> bool:
@@ -280,10 +281,6 @@ def _texts_one_by_one(mine: GtidSet, gtids: Gtids, wanted: Int64s) -> list[str]:
             text = mine.text() if text is None else text
             out.append(text)
     return out
-
-
-def _first(interval: list[int]) -> int:
-    return interval[0]
 
 
 def _not_a_set(text: str) -> ConfigurationError:

@@ -40,7 +40,7 @@ from cdcflow.model.table import Identity, Table, TableId
 from cdcflow.sources.engine.buffers import Buffer, protocol_error
 from cdcflow.sources.engine.changes import ShapedRows, Truncate, batches_by_shape, number_rows, split_at_marks
 from cdcflow.sources.engine.numbered_tables import NumberedTables
-from cdcflow.sources.postgres.decoders import COMPILED, Compiled, Layout, layout_of
+from cdcflow.sources.postgres.decoders import COMPILED, Compiled, layout_of
 from cdcflow.sources.postgres.lsn import EPOCH_US, Lsn, position_of, positions
 from cdcflow.sources.postgres.rewrites import Changed
 from cdcflow.sources.postgres.spooled import PendingTransaction, RelationShape, Shapes, SpooledMark
@@ -395,7 +395,7 @@ class PgoutputDecoder:
             if found is not None:
                 parts, rows_before = found
                 if len(parts) > 1:
-                    parts.sort(key=_order)
+                    parts.sort(key=lambda part: part[:2])
                 indexed = [(layout.described.table, index, rows) for _, _, layout, index, rows in parts]
                 return out, batches_by_shape(indexed, out.truncates, rows_before), rows_before
         self._plain_rows(frames, first, header, out)
@@ -690,10 +690,6 @@ def _messages(rows: _Contents) -> Int64s:
 def origin_name(content: bytes) -> str:
     """Return the origin that a purge mark gives its transaction."""
     return content[:ORIGIN_BYTES_MAX].decode(errors="replace") or NO_NAME
-
-
-def _order(part: tuple[int, int, Layout, Int64s, pa.RecordBatch]) -> tuple[int, int]:
-    return part[:2]
 
 
 def _transactions(frames: Frames) -> tuple[Int64s, Int64s, Uint64s, Int64s, Int64s, bool]:

@@ -30,7 +30,7 @@ import pyarrow as pa
 from cdcflow.sources.engine.buffers import Cells
 from cdcflow.sources.mysql.types import row_texts
 from cdcflow.sources.mysql.types.charsets import utf8
-from cdcflow.sources.mysql.types.columns import CatalogColumn, ServerColumn, TypeCode
+from cdcflow.sources.mysql.types.columns import TypeCode
 from cdcflow.sources.mysql.types.family import Codec, TypeFamily, Where, unreadable
 from cdcflow.sources.mysql.types.numbers import digit_groups
 
@@ -256,19 +256,11 @@ _OPAQUES: dict[int, Callable[[bytes], str]] = {
 # ── the family ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _from_catalog(column: CatalogColumn) -> ServerColumn:
-    return column.stored_as(TypeCode.JSON, 4)
-
-
-def _codec(column: ServerColumn, where: Where) -> Codec:
-    return Codec(where, pa.string(), 0, column.metadata, text, utf8, "json")
-
-
 FAMILY = TypeFamily(
     codes={TypeCode.JSON: 1},
     names=frozenset(("json",)),
-    from_catalog=_from_catalog,
+    from_catalog=lambda column: column.stored_as(TypeCode.JSON, 4),
     type_text=lambda _: "json",
-    codec=_codec,
+    codec=lambda column, where: Codec(where, pa.string(), 0, column.metadata, text, utf8, "json"),
     row_text=row_texts.cast_text,
 )

@@ -93,10 +93,6 @@ def _comparable(column: ServerColumn) -> str:
     return f"({quote_name(column.name)} + 0)"
 
 
-def _cell_literal(column: ServerColumn, cell: bytes) -> str:
-    return _number(column, cell.decode())
-
-
 def _number(column: ServerColumn, text: str) -> str:
     if column.type_code == TypeCode.ENUM:
         return str(column.labels.index(text) + 1 if text in column.labels else 0)
@@ -112,6 +108,6 @@ FAMILY = TypeFamily(
     codec=_codec,
     row_text=row_texts.text,
     comparable=_comparable,
-    cell_literal=_cell_literal,
+    cell_literal=lambda column, cell: _number(column, cell.decode()),
     text_literal=_number,
 )

@@ -119,16 +119,12 @@ _GEOMETRIES = frozenset(
 )
 
 
-def _geometry_codec(column: ServerColumn, where: Where) -> Codec:
-    return Codec(where, pa.binary(), 0, column.metadata, well_known, well_known)
-
-
 GEOMETRY = TypeFamily(
     codes={TypeCode.GEOMETRY: 1},
     names=_GEOMETRIES,
     from_catalog=lambda column: column.stored_as(TypeCode.GEOMETRY, 4),
     type_text=lambda _: "geometry",
-    codec=_geometry_codec,
+    codec=lambda column, where: Codec(where, pa.binary(), 0, column.metadata, well_known, well_known),
     row_text=row_texts.none,
 )
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -341,10 +340,6 @@ def _codec(column: ServerColumn, where: Where) -> Codec:
     return Codec(where, TIMESTAMP, 4 + fraction, 0, image, result, "timestamp", digits)
 
 
-def _setting(column: ServerColumn) -> Literal["zero_dates"] | None:
-    return None if column.type_code == TypeCode.TIME else "zero_dates"
-
-
 def _cell_literal(column: ServerColumn, cell: bytes) -> str:
     return f"'{valid_text(_MOMENT, cell, column)}'"
 
@@ -365,7 +360,7 @@ FAMILY = TypeFamily(
     type_text=_type_text,
     codec=_codec,
     row_text=_row_text,
-    setting=_setting,
+    setting=lambda column: None if column.type_code == TypeCode.TIME else "zero_dates",
     cell_literal=_cell_literal,
     text_literal=lambda column, text: _cell_literal(column, text.encode()),
 )

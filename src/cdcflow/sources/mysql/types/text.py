@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import zlib
 from functools import partial
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -137,10 +136,6 @@ def _codec(column: ServerColumn, where: Where) -> Codec:
     return Codec(where, arrow, 0, prefix_of(column), image, plain, form, width)
 
 
-def _setting(column: ServerColumn) -> Literal["bad_text"] | None:
-    return "bad_text" if _charset(column) is not None else None
-
-
 def _select(column: ServerColumn) -> str:
     is_other = _charset(column) not in (None, charset_of(UTF8_COLLATION))
     return f"CONVERT({quote_name(column.name)} USING binary)" if is_other else as_is(column)
@@ -174,7 +169,7 @@ FAMILY = TypeFamily(
     type_text=_type_text,
     codec=_codec,
     row_text=_row_text,
-    setting=_setting,
+    setting=lambda column: None if _charset(column) is None else "bad_text",
     select=_select,
     cell_literal=_cell_literal,
 )

@@ -80,7 +80,8 @@ def array_text(element: Decode, arrow: pa.DataType, delimiter: str, cells: Cells
         word = np.zeros((len(first), 4), np.uint8)
         word[null] = values[first[null][:, None] + np.arange(4)]
         null &= (word == np.frombuffer(b"NULL", np.uint8)).all(axis=1)
-    items = element(_over(values, first, size, ~null if null.any() else None), where)
+    valid = ~null if null.any() else None
+    items = element(Cells(with_padding([values.tobytes()]), first, size, valid), where)
     lists_array = pa.ListArray.from_arrays(
         pa.array(lists.astype(np.int32)),
         items,
@@ -160,10 +161,6 @@ def _elements(buffer: Buffer, cells: Cells, count: Int64s, where: Where) -> tupl
     if (at != end)[count > 0].any():
         raise wrong
     return start, size
-
-
-def _over(values: Bytes, start: Int64s, size: Int64s, valid: Bools | None) -> Cells:
-    return Cells(with_padding([values.tobytes()]), start, size, valid)
 
 
 def _rows(offsets: Int64s, found: Bools) -> Int64s:
