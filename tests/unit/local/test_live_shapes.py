@@ -24,13 +24,16 @@ ROWS = [
 ]
 
 
-def after(acts: Sequence[Act]) -> list[dict[str, Any]]:
+def table_after(acts: Sequence[Act]) -> pa.Table:
     missing = pa.list_(pa.string())
     columns = [("id", pa.int32()), ("a", pa.int32()), ("b's", pa.string()), ("_offset", pa.int64())]
     with closing(DuckSession()) as session:
         view = session.view_of("rows", pa.Table.from_pylist(ROWS, pa.schema([*columns, ("_missing", missing)])))
-        found: list[dict[str, Any]] = session.arrow(rows_after_acts(TARGET, acts, view)).to_pylist()
-    return sorted(found, key=lambda row: row["id"])
+        return session.arrow(rows_after_acts(TARGET, acts, view))
+
+
+def after(acts: Sequence[Act]) -> list[dict[str, Any]]:
+    return sorted(table_after(acts).to_pylist(), key=lambda row: row["id"])
 
 
 def renamed(old: str, new: str, names: tuple[str, ...]) -> list[Act]:
@@ -65,3 +68,13 @@ def test_two_columns_swap_their_names() -> None:
 def test_columns_are_added_widened_and_emptied(acts: list[Act], column: str, values: list[int | None]) -> None:
     """Each as the statement of the act would leave it (`statement.alter`)."""
     assert [row[column] for row in after(acts)] == values
+
+
+@pytest.mark.parametrize(("acts", "column", "kind"), [
+    ([Add(TargetColumn("c", 4, "int"), None)], "c", pa.int32()),
+    ([Widen("a", "bigint")], "a", pa.int64()),
+    ([Widen("a", "bigint"), Empty("a")], "a", pa.int64()),
+])  # fmt: skip
+def test_columns_have_the_types_that_the_acts_give_them(acts: list[Act], column: str, kind: pa.DataType) -> None:
+    """A tail may hold a value that the table's own type cannot."""
+    assert table_after(acts).schema.field(column).type == kind
