@@ -69,6 +69,7 @@ class Stage:
             on_event=self.tell,
             wait=wait,
             leadership=Leadership(lambda: self.lease, self.tell, log_is_on_peers=True),
+            prepare_takeover=lambda: self.tell("prepared", {}),
         )
         self.thread = threading.Thread(target=self._run)
 
@@ -180,6 +181,14 @@ def test_daemon_that_is_replaced_leaves_sealing_to_the_other_one(
             found.capture.stop()
     wait_until(lambda: limits, "the attempt to end")
     assert [limit > 0 for limit in limits] == [seals]
+
+
+def test_standby_is_prepared_before_it_is_active(stage: Callable[..., Stage]) -> None:
+    """What it loads only then makes the takeover longer."""
+    found = stage(Lease(held=False))
+    found.wait_for("standby")
+    wait_until(lambda: found.events("prepared"), "the standby to be prepared")
+    assert not found.events("lease taken")
 
 
 @pytest.mark.parametrize("op", ["resume-capture", "pause-capture", "handover", "backfill"])
