@@ -125,7 +125,7 @@ def list_gaps(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """List the gaps: ranges of the source's log that are missing in the change log.
+    """List the gaps: ranges of the source's log that are missing here.
 
     The change log has no change of any table between a gap's two positions in the source's log.
 

@@ -92,7 +92,7 @@ class ProbeThreads:
         return await to_thread.run_sync(function, limiter=self._limiter)
 
 
-def guarded(routes: Sequence[Route], names: Collection[str], body_bytes_max: int = BODY_BYTES_MAX) -> ASGIApp:
+def guard_routes(routes: Sequence[Route], names: Collection[str], body_bytes_max: int = BODY_BYTES_MAX) -> ASGIApp:
     """Return an application with these routes, whose requests pass a `Guard` first."""
     handlers: Any = {HTTPException: refusal, CdcflowError: failure, Exception: failure}
     app = Starlette(routes=routes, exception_handlers=handlers)
@@ -111,20 +111,20 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        guarded = _with_headers(send)
+        guard_routes = _with_headers(send)
         headers = dict(scope["headers"])
         if not is_ours(headers.get(b"host", b"").decode("latin-1"), self._names):
             await Response(
                 "this daemon does not answer to this host name (see hosts in the settings)\n",
                 421,
                 media_type="text/plain",
-            )(scope, receive, guarded)
+            )(scope, receive, guard_routes)
         elif b"transfer-encoding" in headers or _length(headers) > self._body_bytes_max:
             await problem_answer(413, "Content Too Large", "the body is too large, or of unknown length")(
-                scope, receive, guarded
+                scope, receive, guard_routes
             )
         else:
-            await self._app(scope, receive, guarded)
+            await self._app(scope, receive, guard_routes)
 
 
 def _length(headers: Mapping[bytes, bytes]) -> int:

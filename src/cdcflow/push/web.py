@@ -32,7 +32,7 @@ from cdcflow.http.consumer_routes import consumer_routes
 from cdcflow.http.consumers import ConsumerDoor
 from cdcflow.http.explorer import Explorer
 from cdcflow.http.query_routes import questions
-from cdcflow.http.responses import Endpoint, as_json, guarded
+from cdcflow.http.responses import Endpoint, as_json, guard_routes
 from cdcflow.push import columns, operations
 from cdcflow.push import metrics as push_metrics
 from cdcflow.push.openapi import description
@@ -68,7 +68,7 @@ def application(doors: PushInterfaces, names: Collection[str]) -> ASGIApp:
         *consumer_routes(doors.access, lambda: doors.consumers),
         Route("/api/v1/collections/{name}", _writing(doors), methods=["POST"]),
     ]
-    return guarded(routes, names, doors.body_bytes_max)
+    return guard_routes(routes, names, doors.body_bytes_max)
 
 
 async def _alive(request: Request) -> Response:

@@ -258,7 +258,7 @@ def test_table_of_marks_that_is_dropped_is_created_again(small: MySQLBank) -> No
 
 
 def test_statements_that_mean_other_than_their_text_says(small: MySQLBank, flavor: Flavor) -> None:
-    """M37, M52, P18: a temporary table with the name of a captured one, a default that a generated column uses, a copy
+    """M37, P18: a temporary table with the name of a captured one, a default that a generated column uses, a copy
     that lost rows, names in brackets."""
     small.tables = ("hidden", "computed", "copied", "bracketed")
     small.database.execute(

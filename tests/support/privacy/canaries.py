@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tests.support.log.page_reader import RowsFrames, frames_of
+from tests.support.polling import wait_until
 
 CANARY = "c4n4ry"
 MAGIC = b"cdcflow\n"
@@ -31,8 +32,22 @@ def canaries_in(folder: Path) -> list[str]:
     found = []
     for path in sorted(p for p in folder.rglob("*") if p.is_file() and not p.is_symlink()):
         with contextlib.suppress(FileNotFoundError):
-            found += [f"{path.relative_to(folder)}: {where}" for where in places_in(path.read_bytes())]
+            found += [f"{path.relative_to(folder)}: {where}" for where in places_in(_whole_content(path))]
     return found
+
+
+def _whole_content(path: Path) -> bytes:
+    """Return a file's content once it is whole: a running daemon may be writing it. Raises FileNotFoundError if it is
+    removed."""
+    content = b""
+
+    def is_whole() -> bool:
+        nonlocal content
+        content = path.read_bytes()
+        return content[:4] != b"PAR1" or content[-4:] == b"PAR1"
+
+    wait_until(is_whole, f"{path.name} to be whole")
+    return content
 
 
 def places_in(content: bytes) -> Iterator[str]:

@@ -29,7 +29,7 @@ from cdcflow.fleet.watch import FleetWatch
 from cdcflow.http import metrics
 from cdcflow.http.access import Access, Caller
 from cdcflow.http.callers import reading, session_of
-from cdcflow.http.responses import Endpoint, as_json, guarded
+from cdcflow.http.responses import Endpoint, as_json, guard_routes
 from cdcflow.version import __version__
 
 FLEET_PAGE = Path(__file__).parent / "fleet_page"
@@ -59,7 +59,7 @@ def application(doors: FleetInterfaces, names: Collection[str]) -> ASGIApp:
         Route("/api/v1/session", sessions.open, methods=["POST"]),
         Route("/api/v1/session", sessions.close, methods=["DELETE"]),
     ]
-    return guarded(routes, names)
+    return guard_routes(routes, names)
 
 
 def overview(found: list[Pipeline], watch: FleetWatch, filters: Mapping[str, str]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from cdcflow.http.explorer import Explorer
 from cdcflow.http.openapi import description
 from cdcflow.http.operations import OPERATIONS
 from cdcflow.http.query_routes import questions
-from cdcflow.http.responses import Endpoint, ProbeThreads, as_json, guarded
+from cdcflow.http.responses import Endpoint, ProbeThreads, as_json, guard_routes
 
 PAGE = Path(__file__).parent / "page"
 _FILES = {
@@ -81,7 +81,7 @@ def application(doors: DaemonInterfaces, names: Collection[str]) -> ASGIApp:
         Route("/api/v1/session", PageSessions(doors.access).close, methods=["DELETE"]),
         Route("/api/v1/operations/{name}", _operating(doors), methods=["POST"]),
     ]
-    return guarded(routes, names)
+    return guard_routes(routes, names)
 
 
 # ── open to all ─────────────────────────────────────────────────────────────────────────────────────────

@@ -40,6 +40,9 @@ def statement_in(query: Query) -> Statement:
     if not query.is_of_session:
         return found
     match found:
+        case Emptied(dropped=True) | Unsure(Emptied(dropped=True)):
+            # Each DROP TABLE has that flag. The servers log what drops a temporary table as DROP TEMPORARY TABLE.
+            return found
         case Emptied() | Renamed() | PartsChanged() | Versioned() | OtherDdl() | Several():
             return Unsure(Harmless(), (found,), frozenset())
         case Unsure(first, others, is_any=is_any) if not isinstance(first, RowChange):
