@@ -173,9 +173,7 @@ class Statements:
 
         Generated columns may use what is in no row: the default of a column, the zeros that fill it.
         """
-        if not altered.redefined and not altered.defaults:
-            return True
-        if self._tables.is_computed(table):
+        if (altered.redefined or altered.defaults) and self._tables.is_computed(table):
             return False
         if not altered.redefined:
             return True
@@ -253,13 +251,13 @@ class Statements:
     def _check_row_change(self, tables: tuple[TableId, ...], what: str) -> None:
         captured = [t for t in tables if self._counts(t)]
         others = [t for t in tables if not self._tables.is_captured(t)]
-        beside = [t for t in others if any(map(self._counts, self._tables.captured_in(t.schema)))]
-        if tables and not captured and not beside:
+        related = [t for t in others if any(map(self._counts, self._tables.captured_in(t.schema)))]
+        if tables and not captured and not related:
             return
         if captured:
             on = f"captured table {captured[0]}"
-        elif beside:
-            on = f"{beside[0]}, which may be a view of a captured table, or have a trigger that changes one"
+        elif related:
+            on = f"{related[0]}, which may be a view of a captured table, or have a trigger that changes one"
         else:
             on = "tables that cannot be determined from its text"
         raise ConfigurationError(

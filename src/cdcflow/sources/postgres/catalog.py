@@ -45,14 +45,17 @@ WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
 
 # pg_partition_tree is not used: it waits for any session that alters a partition, and all other tables would wait as
 # well. A partition whose DETACH CONCURRENTLY was interrupted has left its table, although it is still listed.
-_LEAVES = """
+_TREE = """
 WITH RECURSIVE tree (root, oid) AS (
     SELECT r.oid, r.oid FROM unnest(%s::oid[]) AS r (oid)
     UNION ALL
     SELECT t.root, i.inhrelid FROM tree t
     JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid AND NOT i.inhdetachpending
 )
-SELECT t.root::bigint, c.oid::bigint, n.nspname, c.relname, c.relkind::text, '', c.relpersistence::text,
+"""
+
+_LEAVES = f"""
+{_TREE}SELECT t.root::bigint, c.oid::bigint, n.nspname, c.relname, c.relkind::text, '', c.relpersistence::text,
        c.relreplident::text, am.amname, ARRAY(
            SELECT a.attname::text FROM pg_catalog.pg_index x
            JOIN pg_catalog.pg_attribute a
@@ -65,7 +68,7 @@ JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_catalog.pg_am am ON am.oid = c.relam
 WHERE c.relkind <> 'p'
 ORDER BY t.root, c.oid
-"""
+"""  # noqa: S608  constants
 
 # A missing value is an array of one element of the column's type; as text[] its element is the value's own text.
 _ATTRIBUTES = """
@@ -80,19 +83,13 @@ ORDER BY a.attrelid, a.attnum
 # The server stores the missing value of a partitioned table's column with its partitions, which have rows. A partition
 # that was attached later may have a different value; partitions that existed when the column was added have a catalog
 # row from that transaction.
-_MISSING_IN_LEAVES = """
-WITH RECURSIVE tree (root, oid) AS (
-    SELECT r.oid, r.oid FROM unnest(%s::oid[]) AS r (oid)
-    UNION ALL
-    SELECT t.root, i.inhrelid FROM tree t
-    JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid AND NOT i.inhdetachpending
-)
-SELECT DISTINCT ON (r.attrelid, r.attnum) r.attrelid::bigint, r.attnum, (a.attmissingval::text::text[])[1]
+_MISSING_IN_LEAVES = f"""
+{_TREE}SELECT DISTINCT ON (r.attrelid, r.attnum) r.attrelid::bigint, r.attnum, (a.attmissingval::text::text[])[1]
 FROM tree t
 JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.atthasmissing
 JOIN pg_catalog.pg_attribute r ON r.attrelid = t.root AND r.attname = a.attname
 ORDER BY r.attrelid, r.attnum, a.xmin::text <> r.xmin::text, a.attrelid
-"""
+"""  # noqa: S608  constants
 
 _INDEXES = """
 SELECT i.indrelid::bigint, i.indisprimary, i.indisreplident, i.indimmediate, i.indkey::int2[], i.indnkeyatts
@@ -640,8 +637,8 @@ class Catalog(Session[Connection]):
             return False  # not its partition
         bad = [leaf for leaf in table.leaves if not table.is_identified_in(leaf)]
         if any(leaf.oid == partition.oid for leaf in bad):
-            why, mend = _other_identity(bad, table)
-            raise ConfigurationError(why, remedy=f"run {mend}; then start again", runbook="schema-not-followed")
+            why, remedy = _other_identity(bad, table)
+            raise ConfigurationError(why, remedy=f"run {remedy}; then start again", runbook="schema-not-followed")
         return True
 
     def _intern(self, described: DescribedTable) -> DescribedTable:
@@ -722,8 +719,8 @@ class Catalog(Session[Connection]):
                 self._uncertain.add(relation.oid)  # `RowVersions` compares only primary keys
             return
         if table.rel.identity == "d" and table.deferrable:
-            why, mend = _identity_refusals(table)[0]
-            raise ConfigurationError(why, remedy=f"run {mend}; then start again", runbook="schema-not-followed")
+            why, remedy = _identity_refusals(table)[0]
+            raise ConfigurationError(why, remedy=f"run {remedy}; then start again", runbook="schema-not-followed")
         name = quote_name(relation.namespace, relation.name)
         raise ConfigurationError(
             f"table {relation.namespace}.{relation.name} has lost its key, so its updates and deletes carry none",

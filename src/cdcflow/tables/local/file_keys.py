@@ -35,6 +35,9 @@ MEMORY_BYTES_MAX = 64 << 20
 """At most this many bytes of indexes are kept in memory. The ones that were not used for the longest time are dropped
 first: their files were replaced."""
 
+PACKED_BITS_MAX = 63
+"""The bits of a packed value: a number of 64 bits with a sign."""
+
 UNUSED_S = 60.0
 """An index that was not used for this time makes room for others: its file was replaced, or its table is quiet."""
 
@@ -103,7 +106,7 @@ def keys_of(rows: pa.Table, key: str) -> FileKeys | None:
 
 def _index(rows: int, parts: Iterable[pa.Table]) -> FileKeys | None:
     """Return the index of this number of rows. `parts`: their keys and their offsets."""
-    memory = _map_file(3 * 8 * rows) if 3 * 8 * rows > IN_MEMORY_BYTES_MAX else None
+    memory = map_file(3 * 8 * rows) if 3 * 8 * rows > IN_MEMORY_BYTES_MAX else None
     keys, offsets, numbers = (
         np.frombuffer(memory, np.int64, rows, 8 * rows * n) if memory is not None else np.empty(rows, np.int64)
         for n in range(3)
@@ -124,19 +127,33 @@ def _index(rows: int, parts: Iterable[pa.Table]) -> FileKeys | None:
 
 
 def stable_order(values: Int64s) -> Int64s:
-    """Return the indexes that sort values, equal ones in their order. Values and indexes together are usually numbers
-    of 63 bits, whose sorting takes a tenth of the time."""
-    bits = len(values).bit_length()
-    least = int(values.min()) if len(values) else 0
-    if len(values) and (int(values.max()) - least).bit_length() + bits > 63:
+    """Return the indexes that sort values, equal ones in their order. Usually values can be packed with their indexes;
+    packing and sorting ten million took a fifth of the time of `argsort`."""
+    if not len(values):
+        return np.empty(0, np.int64)
+    packed = values.copy()
+    bits = pack_with_indexes(packed, int(values.min()), int(values.max()))
+    if bits is None:
         return np.argsort(values, kind="stable")
-    packed = ((values - least) << bits) | np.arange(len(values))
     packed.sort()
     found: Int64s = packed & ((1 << bits) - 1)
     return found
 
 
-def _map_file(size: int) -> mmap.mmap:
+def pack_with_indexes(values: Int64s, least: int, greatest: int) -> int | None:
+    """Replace each value by `value - least` in the upper bits and its index in the lower ones. Return how many bits the
+    indexes have; `None` if 63 bits are not enough, and then the values are unchanged."""
+    bits = max(len(values) - 1, 1).bit_length()
+    if (greatest - least).bit_length() + bits > PACKED_BITS_MAX:
+        return None
+    values -= least
+    values <<= bits
+    values |= np.arange(len(values))
+    return bits
+
+
+def map_file(size: int) -> mmap.mmap:
+    """Map a temporary file of this size, without a name, into memory."""
     with tempfile.TemporaryFile(prefix="cdcflow-keys-") as file:
         file.truncate(size)
         return mmap.mmap(file.fileno(), size)

@@ -11,20 +11,19 @@ Sorting such numbers is many times as fast as sorting values together with their
 from __future__ import annotations
 
 import mmap
-import tempfile
 from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcflow.tables.local.file_keys import IN_MEMORY_BYTES_MAX, KnownColumns
+from cdcflow.tables.local.file_keys import IN_MEMORY_BYTES_MAX, KnownColumns, map_file, pack_with_indexes
 from cdcflow.tables.local.scan import NONE, Int64s, Numbers, ScannedFile, is_among
 
 BYTES_MAX = 1 << 30
 """At most about this many bytes of indexes are kept."""
 
-_BITS, _ROW_BYTES = 63, 8
+_ROW_BYTES = 8
 
 
 class ValuePlaces:
@@ -71,7 +70,7 @@ def read_places(file: ScannedFile, column: str) -> ValuePlaces | None:
 def pack_values(rows: int, parts: Iterable[pa.ChunkedArray]) -> ValuePlaces | None:
     """Return the places of the values of `parts`, which have this number of rows; `None` if the values differ too much
     to be packed."""
-    memory = _map_file(_ROW_BYTES * rows) if _ROW_BYTES * rows > IN_MEMORY_BYTES_MAX else None
+    memory = map_file(_ROW_BYTES * rows) if _ROW_BYTES * rows > IN_MEMORY_BYTES_MAX else None
     values = np.empty(rows, np.int64) if memory is None else np.frombuffer(memory, np.int64, rows)
     nulls = [NONE]
     first = 0
@@ -86,19 +85,10 @@ def pack_values(rows: int, parts: Iterable[pa.ChunkedArray]) -> ValuePlaces | No
     if len(without) == rows:
         return ValuePlaces(NONE, 0, 1)
     least, greatest = (int(f(values, where=has_value, initial=values[has_value.argmax()])) for f in (np.min, np.max))
-    bits = max(rows - 1, 1).bit_length()
-    if (greatest - least).bit_length() + bits > _BITS:
+    bits = pack_with_indexes(values, least, greatest)
+    if bits is None:
         return None
-    values -= least
-    values <<= bits
-    values |= np.arange(rows)
     # Rows without a value get the greatest numbers, which are then cut off.
     values[without] = np.iinfo(np.int64).max
     values.sort()
     return ValuePlaces(values[: rows - len(without)], least, bits, memory)
-
-
-def _map_file(size: int) -> mmap.mmap:
-    with tempfile.TemporaryFile(prefix="cdcflow-places-") as file:
-        file.truncate(size)
-        return mmap.mmap(file.fileno(), size)
