@@ -54,7 +54,14 @@ class Lease:
 class Stage:
     """A capture in a thread, with a lease."""
 
-    def __init__(self, lease: Lease, orders: Orders | None = None, *, wait: bool = True) -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        orders: Orders | None = None,
+        *,
+        wait: bool = True,
+        open_log: Callable[[Memory], MemoryLog] = MemoryLog,
+    ) -> None:
         self.memory = Memory()
         self.lease = lease
         self.told: list[tuple[str, dict[str, object]]] = []
@@ -62,7 +69,7 @@ class Stage:
         given: Any = Small
         self.capture = Capture(
             open_source=given,
-            open_log=lambda *_: MemoryLog(self.memory),
+            open_log=lambda *_: open_log(self.memory),
             limits=Limits(),
             orders=orders or Orders(),
             pace=LoopIntervals(heartbeat_s=1e9, tables_look_s=1e9),
@@ -98,8 +105,8 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Stage]]:
     monkeypatch.setattr(leaderships, "SLICE_S", 0.005)
     started: list[Stage] = []
 
-    def start(lease: Lease, orders: Orders | None = None, *, wait: bool = True) -> Stage:
-        started.append(Stage(lease, orders, wait=wait))
+    def start(*args: Any, **options: Any) -> Stage:
+        started.append(Stage(*args, **options))
         started[-1].thread.start()
         return started[-1]
 
@@ -163,13 +170,16 @@ def test_command_that_no_attempt_accepted_is_refused_when_the_lease_is_lost(stag
 
 @pytest.mark.parametrize(("end", "seals"), [("lease lost", False), ("handover", False), ("stop", True)])
 def test_daemon_that_is_replaced_leaves_sealing_to_the_other_one(
-    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch, end: str, *, seals: bool
+    stage: Callable[..., Stage], end: str, *, seals: bool
 ) -> None:
     """The other daemon waits for the lease in the meantime. After a stop no other daemon may exist."""
     limits: list[float] = []
-    record = lambda _, seconds: limits.append(seconds)  # noqa: E731
-    monkeypatch.setattr(MemoryLog, "end_sealing_within", record, raising=False)
-    found = stage(Lease())
+
+    class BoundedLog(MemoryLog):
+        def end_sealing_within(self, seconds: float) -> None:
+            limits.append(seconds)
+
+    found = stage(Lease(), open_log=BoundedLog)
     found.wait_for("capturing")
     match end:
         case "lease lost":
