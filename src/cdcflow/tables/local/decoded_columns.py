@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from cdcflow.tables.local.file_keys import KnownColumns
+from cdcflow.tables.local.mapped_memory import MappedMemory
 from cdcflow.tables.local.scan import Numbers, RowGroup, ScannedFile
 from cdcflow.tables.local.tables import FileTable
 
@@ -34,10 +35,10 @@ _ROW_BYTES = 8
 class DecodedColumn:
     """The values of a column of a file, by the numbers of the file's rows."""
 
-    def __init__(self, parts: Sequence[pa.Array], memory: mmap.mmap | None) -> None:
+    def __init__(self, parts: Sequence[pa.Array], memory: MappedMemory | None) -> None:
         self._parts, self._memory = parts, memory
         self._firsts = np.cumsum([0, *map(len, parts)])
-        self.bytes = 0 if memory is None else len(memory)
+        self.bytes = 0 if memory is None else len(memory.buffer)
         self.is_mapped = memory is not None
 
     def take(self, numbers: Numbers) -> list[pa.Array]:
@@ -49,7 +50,7 @@ class DecodedColumn:
             if begin < end
         ]
         if self._memory is not None:
-            self._memory.madvise(mmap.MADV_DONTNEED)
+            self._memory.give_back()
         return found
 
 
@@ -97,6 +98,6 @@ def _decode(opened: ScannedFile, name: str) -> DecodedColumn:
             return DecodedColumn((), None)
         writer.close()
         written.flush()
-        memory = mmap.mmap(written.fileno(), 0, access=mmap.ACCESS_READ)
-    with pa.ipc.open_stream(pa.py_buffer(memory)) as stored:
+        memory = MappedMemory(mmap.mmap(written.fileno(), 0, access=mmap.ACCESS_READ))
+    with pa.ipc.open_stream(pa.py_buffer(memory.buffer)) as stored:
         return DecodedColumn(stored.read_all().column(0).chunks, memory)

@@ -35,6 +35,7 @@ from cdcflow.tables.job.job import TABLES_AT_ONCE
 from cdcflow.tables.job.lease import folder_lease, upkeep_folder_lease
 from cdcflow.tables.job.store_lease import store_lease, upkeep_store_lease
 from cdcflow.tables.local.deriver import LocalDeriver
+from cdcflow.tables.local.mapped_memory import RESIDENT, RESIDENT_BYTES_MAX
 from cdcflow.tables.local.table_files import HeldFiles
 from cdcflow.tables.local.tables import FileTable, LocalTables
 from cdcflow.tables.local.warehouse_folder import open_folder
@@ -58,6 +59,9 @@ ROWS_AT_ONCE = 1000
 
 _SAID_ALIKE = ("boolean", "tinyint", "smallint", "int", "bigint", "decimal(", "string")
 """Types for which Spark and DuckDB read the same value from a constant in the source's own text."""
+
+RESIDENT_PART = 8
+"""Indexes of files keep their pages up to the n-th part of the process's memory."""
 
 
 class LocalEngine:
@@ -83,6 +87,8 @@ class LocalEngine:
         self._is_safe = False
         self._changes_max = changes_max
         self._duckdb_bytes = None if memory_max is None else _duckdb_bytes(memory_max)
+        if memory_max is not None:
+            RESIDENT.bytes_max = min(RESIDENT_BYTES_MAX, memory_max // RESIDENT_PART)
         self._tables = _tables(format_, self._warehouse, bytes_max)
         self._held: dict[tuple[str, ...], HeldFiles] = {}
         self._deriver: LocalDeriver | None = None

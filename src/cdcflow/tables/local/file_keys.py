@@ -4,14 +4,11 @@ Files never change, so a file's keys are read once, and a later merge finds the 
 This is done only for keys that are one whole number, as most are. A file is indexed the second time its keys are
 needed: a single merge reads each file once anyway (docs/decisions/0036).
 
-Large indexes are in temporary files without a name, which end with the process, and are mapped into memory: the kernel
-can take their pages back.
+Large indexes are in temporary files (see `mapped_memory`).
 """
 
 from __future__ import annotations
 
-import mmap
-import tempfile
 import threading
 import time
 from collections import OrderedDict
@@ -23,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.model.table import OFFSET
+from cdcflow.tables.local.mapped_memory import MappedMemory
 from cdcflow.tables.local.scan import NONE, Int64s, Numbers, ScannedFile, is_among, places_of, unique_places_of
 
 BYTES_MAX = 2 << 30
@@ -68,7 +66,9 @@ class FileKeys:
     `numbers` is `None` if the rows are in the order of their keys.
     """
 
-    def __init__(self, keys: Int64s, offsets: Int64s, numbers: Int64s | None, memory: mmap.mmap | None = None) -> None:
+    def __init__(
+        self, keys: Int64s, offsets: Int64s, numbers: Int64s | None, memory: MappedMemory | None = None
+    ) -> None:
         self._keys, self._offsets, self._numbers, self._memory = keys, offsets, numbers, memory
         self.bytes = keys.nbytes + offsets.nbytes + (0 if numbers is None else numbers.nbytes)
         self.is_mapped = memory is not None
@@ -90,7 +90,7 @@ class FileKeys:
             numbers, places = numbers[lives], places[lives]
         found = FoundRows(numbers, self._keys[places], self._offsets[places])
         if self._memory is not None:
-            self._memory.madvise(mmap.MADV_DONTNEED)
+            self._memory.give_back()
         return found
 
 
@@ -106,9 +106,9 @@ def keys_of(rows: pa.Table, key: str) -> FileKeys | None:
 
 def _index(rows: int, parts: Iterable[pa.Table]) -> FileKeys | None:
     """Return the index of this number of rows. `parts`: their keys and their offsets."""
-    memory = map_file(3 * 8 * rows) if 3 * 8 * rows > IN_MEMORY_BYTES_MAX else None
+    memory = MappedMemory.of_size(3 * 8 * rows) if 3 * 8 * rows > IN_MEMORY_BYTES_MAX else None
     keys, offsets, numbers = (
-        np.frombuffer(memory, np.int64, rows, 8 * rows * n) if memory is not None else np.empty(rows, np.int64)
+        np.empty(rows, np.int64) if memory is None else np.frombuffer(memory.buffer, np.int64, rows, 8 * rows * n)
         for n in range(3)
     )
     first = 0
@@ -150,13 +150,6 @@ def pack_with_indexes(values: Int64s, least: int, greatest: int) -> int | None:
     values <<= bits
     values |= np.arange(len(values))
     return bits
-
-
-def map_file(size: int) -> mmap.mmap:
-    """Map a temporary file of this size, without a name, into memory."""
-    with tempfile.TemporaryFile(prefix="cdcflow-keys-") as file:
-        file.truncate(size)
-        return mmap.mmap(file.fileno(), size)
 
 
 class Sized(Protocol):

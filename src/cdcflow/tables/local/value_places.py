@@ -10,14 +10,14 @@ Sorting such numbers is many times as fast as sorting values together with their
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcflow.tables.local.file_keys import IN_MEMORY_BYTES_MAX, KnownColumns, map_file, pack_with_indexes
+from cdcflow.tables.local.file_keys import IN_MEMORY_BYTES_MAX, KnownColumns, pack_with_indexes
+from cdcflow.tables.local.mapped_memory import MappedMemory
 from cdcflow.tables.local.scan import NONE, Int64s, Numbers, ScannedFile, is_among
 
 BYTES_MAX = 1 << 30
@@ -29,7 +29,7 @@ _ROW_BYTES = 8
 class ValuePlaces:
     """The numbers of the rows of a file, in the order of their values in a column of whole numbers."""
 
-    def __init__(self, packed: Int64s, least: int, bits: int, memory: mmap.mmap | None = None) -> None:
+    def __init__(self, packed: Int64s, least: int, bits: int, memory: MappedMemory | None = None) -> None:
         """`packed`: one number for each row that has a value, ascending; `bits`: how many of its bits are the row's
         number; `least`: the value whose upper bits are 0."""
         self._packed, self._least, self._bits, self._memory = packed, least, bits, memory
@@ -45,7 +45,7 @@ class ValuePlaces:
         among = values[np.searchsorted(values, self._least) : np.searchsorted(values, self._least + last, "right")]
         found = self._find(among - self._least, last)
         if self._memory is not None:
-            self._memory.madvise(mmap.MADV_DONTNEED)
+            self._memory.give_back()
         return found[~is_among(found, deleted)]
 
     def _find(self, upper: Int64s, last: int) -> Numbers:
@@ -70,8 +70,8 @@ def read_places(file: ScannedFile, column: str) -> ValuePlaces | None:
 def pack_values(rows: int, parts: Iterable[pa.ChunkedArray]) -> ValuePlaces | None:
     """Return the places of the values of `parts`, which have this number of rows; `None` if the values differ too much
     to be packed."""
-    memory = map_file(_ROW_BYTES * rows) if _ROW_BYTES * rows > IN_MEMORY_BYTES_MAX else None
-    values = np.empty(rows, np.int64) if memory is None else np.frombuffer(memory, np.int64, rows)
+    memory = MappedMemory.of_size(_ROW_BYTES * rows) if _ROW_BYTES * rows > IN_MEMORY_BYTES_MAX else None
+    values = np.empty(rows, np.int64) if memory is None else np.frombuffer(memory.buffer, np.int64, rows)
     nulls = [NONE]
     first = 0
     for part in parts:
