@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 import structlog
 
@@ -28,7 +27,7 @@ from cdcflow.spark.sql import StatementTable
 from cdcflow.tables.durable import sync_table, torn_error
 from cdcflow.tables.formats import iceberg
 from cdcflow.tables.formats.iceberg import CATALOG, RULES, TRANSACTIONS, KeptSnapshot
-from cdcflow.tables.formats.iceberg_catalog import step_back
+from cdcflow.tables.formats.iceberg_catalog import has_file, step_back
 from cdcflow.tables.merge.file_layouts import LAYOUT_PROPERTY
 from cdcflow.tables.merge.statement import Folding
 from cdcflow.tables.paths import Warehouse
@@ -531,18 +530,17 @@ def _first_torn(table: Any, published: int | None) -> Any:
 
 def _is_whole(io: Any, snapshot: Any) -> bool:
     try:
+        if not has_file(str(snapshot.manifestListLocation())):
+            return False
+        if not all(has_file(str(m.path()), int(m.length())) for m in snapshot.allManifests(io)):
+            return False
         files = [*snapshot.addedDataFiles(io), *snapshot.addedDeleteFiles(io)]
-        return all(_has_bytes(str(f.location()), int(f.fileSizeInBytes())) for f in files)
+        return all(has_file(str(f.location()), int(f.fileSizeInBytes())) for f in files)
     except Exception as error:
         if _UNREADABLE.search(str(error)) is None:
             raise
         _log.info("manifests of a snapshot cannot be read", reason=first_line(error))
         return False
-
-
-def _has_bytes(location: str, size: int) -> bool:
-    path = Path(unquote(urlsplit(location).path) if location.startswith("file:") else location)
-    return path.exists() and path.stat().st_size == size
 
 
 def _kept_snapshot(snapshot: Any) -> KeptSnapshot:

@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ import structlog
 
 from cdcflow.tables import durable
 from cdcflow.tables.formats.delta import vector_path
+from cdcflow.tables.formats.hadoop_checksums import checksum_file, matches_checksums
 
 _VECTOR_FRAME = 8
 """The bytes around a deletion vector in its file: the size before it, and the checksum after it."""
@@ -92,7 +92,7 @@ def _is_whole(folder: Path, add: Mapping[str, Any]) -> bool:
     if parts.scheme or parts.path.startswith("/"):
         return True
     path = folder / unquote(parts.path)
-    if _size(path) != add["size"] or not _check_sum(path):
+    if _size(path) != add["size"] or not matches_checksums(path):
         return False
     if vector.get("storageType") != "u":
         return True
@@ -110,33 +110,11 @@ def _drop_torn_sums(log: Path, versions: Sequence[int]) -> None:
             (log / name).unlink()
     for version in versions:
         state = log / f"{version:020d}.crc"
-        if not _check_sum(_file(log, version)):
-            _checksum_file(_file(log, version)).unlink()
-        if state.exists() and (not _check_sum(state) or actions_of(state.read_bytes()) is None):
+        if not matches_checksums(_file(log, version)):
+            checksum_file(_file(log, version)).unlink()
+        if state.exists() and (not matches_checksums(state) or actions_of(state.read_bytes()) is None):
             state.unlink()
-            _checksum_file(state).unlink(missing_ok=True)
-
-
-def _checksum_file(path: Path) -> Path:
-    return path.with_name(f".{path.name}.crc")
-
-
-def _check_sum(path: Path) -> bool:
-    """Return whether a file matches the checksums that Hadoop keeps next to it. Torn checksum files are removed: they
-    prove nothing."""
-    checksums = _checksum_file(path)
-    if not checksums.exists() or not path.exists():
-        return True
-    content, kept = path.read_bytes(), checksums.read_bytes()
-    each = int.from_bytes(kept[4:8], "big")
-    if kept[:4] == b"crc\0" and each > 0 and len(kept) == 8 + 4 * -(-len(content) // each):
-        sums = b"".join(zlib.crc32(content[at : at + each]).to_bytes(4, "big") for at in range(0, len(content), each))
-        if sums == kept[8:]:
-            return True
-        if any(kept[8:]):
-            return False
-    checksums.unlink()
-    return True
+            checksum_file(state).unlink(missing_ok=True)
 
 
 def _size(path: Path) -> int:

@@ -3,8 +3,9 @@
     iceberg_tables    metadata_location ──▶ 00042-….metadata.json     0 bytes, or missing
                       previous_…        ──▶ 00041-….metadata.json     counts instead
 
-SQLite makes its own file durable with each commit, but a metadata file that it names may not be durable. Published
-versions had been synced before, so a commit with a torn file was not published, and it counts as never made.
+SQLite makes its own file durable with each commit, but a metadata file that it names may not be durable, nor the
+manifests and the data of its snapshot. Published versions had been synced before, so a commit with a torn file was not
+published, and it counts as never made.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from urllib.parse import unquote, urlsplit
 
 import structlog
 
+from cdcflow.tables.formats.hadoop_checksums import matches_checksums
+
 BUSY_S = 60
 _NUMBER = re.compile(r"(\d+)-[^/]*\.metadata\.json")
 _WHERE = "WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?"
@@ -28,15 +31,15 @@ _log = structlog.get_logger()
 
 def step_back(
     catalog: Path, name: str, table: tuple[str, str], is_known: Callable[[str], bool] = lambda _: False
-) -> None:
-    """Set the catalog named `name` to the latest whole metadata of a table. Only for a merge that holds the warehouse's
-    lease.
+) -> bool:
+    """Set the catalog named `name` to the latest whole metadata of a table. Return whether the files of its snapshots
+    have to be checked, too. Only for a merge that holds the warehouse's lease.
 
     `is_known` returns whether this process has read or written the metadata at a location. Such metadata need not be
     checked: it has every snapshot that the table keeps, and a power cut would have ended the process.
     """
     if not catalog.exists():
-        return
+        return False
     key = (name, *table)
     with closing(sqlite3.connect(catalog, timeout=BUSY_S)) as opened, opened:
         try:
@@ -45,25 +48,35 @@ def step_back(
                 key,
             ).fetchone()
         except sqlite3.OperationalError:  # a catalog without any table yet
-            return
-        if found is None or found[0] is None or is_known(found[0]) or is_whole(found[0]):
-            return
+            return False
+        if found is None or found[0] is None or is_known(found[0]):
+            return False
+        if is_whole(found[0]):
+            return True
         before = _before(found[0], found[1])
         if before is None:
-            return  # nothing is whole: the reader reports it
+            return False  # nothing is whole: the reader reports it
         _log.warning("a torn commit is set aside, its range is merged again", table=".".join(table))
         opened.execute(
             f"UPDATE iceberg_tables SET metadata_location = ?, previous_metadata_location = NULL {_WHERE}",  # noqa: S608
             (before, *key),
         )
+        return True
 
 
 def is_whole(location: str) -> bool:
-    """Return whether a table's metadata file exists and its JSON is complete."""
+    """Return whether a table's metadata file exists, its JSON is complete, and its checksums match."""
     try:
-        return isinstance(json.loads(_path(location).read_bytes()), dict)
+        complete = isinstance(json.loads(_path(location).read_bytes()), dict)
     except (FileNotFoundError, ValueError):
         return False
+    return complete and matches_checksums(_path(location))
+
+
+def has_file(location: str, size: int | None = None) -> bool:
+    """Return whether a file that a snapshot names exists, with this size in bytes, and matches its checksums."""
+    path = _path(location)
+    return path.exists() and size in (None, path.stat().st_size) and matches_checksums(path)
 
 
 def _before(torn: str, previous: str | None) -> str | None:

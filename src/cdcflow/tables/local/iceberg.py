@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import structlog
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -39,7 +40,7 @@ from pyiceberg.io.pyarrow import (
     schema_to_pyarrow,
     write_file,
 )
-from pyiceberg.manifest import DataFile, FileFormat
+from pyiceberg.manifest import DataFile, FileFormat, ManifestEntryStatus
 from pyiceberg.partitioning import PartitionKey
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
@@ -60,13 +61,15 @@ from pyiceberg.types import (
 from sqlalchemy.exc import SQLAlchemyError
 
 from cdcflow.model.file_layout import FileLayout, SortColumn
+from cdcflow.tables.durable import torn_error
 from cdcflow.tables.formats import iceberg
 from cdcflow.tables.formats.iceberg import CATALOG, ROW_GROUPS, RULES, TRANSACTIONS, KeptSnapshot
-from cdcflow.tables.formats.iceberg_catalog import step_back
+from cdcflow.tables.formats.iceberg_catalog import has_file, step_back
 from cdcflow.tables.job.failures import reading
 from cdcflow.tables.job.past_tables import VersionGone
 from cdcflow.tables.local import compaction, iceberg_partitions, position_deletes, unneeded_files
 from cdcflow.tables.local.file_rewrites import Touched
+from cdcflow.tables.local.iceberg_avro import read_list, read_living
 from cdcflow.tables.local.iceberg_catalogs import LOCKED, TableCatalog
 from cdcflow.tables.local.iceberg_commits import RETRIES
 from cdcflow.tables.local.iceberg_files import TableIO, open_random
@@ -82,6 +85,8 @@ from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.merge.target import FormatColumn
 from cdcflow.tables.paths import Warehouse
 from cdcflow.tables.port import COMMITTED, HandOver, Kept, TableSnapshot
+
+_log = structlog.get_logger()
 
 _BOUNDED = (IntegerType, LongType, DateType, TimestampType, TimestamptzType, StringType)
 """Types of key columns whose bounds in manifests have the same order as in SQL."""
@@ -224,13 +229,22 @@ class IcebergTable(FileTable[FileScanTask]):
         return "" if found is None else str(found.snapshot_id)
 
     def drop_torn(self, published: int | None = None) -> None:
-        """If the catalog names metadata that never reached the disk, set it back to the metadata that it named
-        before."""
+        """Repair the table after a power cut. If the catalog names metadata that never reached the disk, set it back to
+        the metadata that it named before. If files of a snapshot did not, which Spark does not sync, roll back to the
+        one before it."""
         if not self._catalog.is_embedded:
             return  # it names only files that are whole
         file, name = self._warehouse.folder.resolve() / CATALOG, iceberg.catalog_name(self._warehouse)
         with self._catalog.calling(f"repairing {self.name}"):
-            step_back(file, name, self._identifier, self._catalog.has_read)
+            is_to_check = step_back(file, name, self._identifier, self._catalog.has_read)
+        table = self._newest() if is_to_check else None
+        if table is None or (torn := _first_torn(table, published)) is None:
+            return
+        if torn.parent_snapshot_id is None:
+            raise torn_error(self.name, _version(torn))
+        _log.warning("a torn commit is set aside, its range is merged again", table=self.name)
+        with self._catalog.calling(f"repairing {self.name}"):
+            table.manage_snapshots().rollback_to_snapshot(torn.parent_snapshot_id).commit()
 
     def newest_commit(self) -> Mapping[str, Any] | None:
         newest = self._table.current_snapshot()
@@ -827,6 +841,29 @@ def _ancestors(table: Table, snapshot: IcebergSnapshot | None) -> Iterator[Icebe
         yield snapshot
         parent = snapshot.parent_snapshot_id
         snapshot = None if parent is None else table.snapshot_by_id(parent)
+
+
+def _first_torn(table: Table, published: int | None) -> IcebergSnapshot | None:
+    """Return the oldest snapshot after a version that names a file which is missing or torn; `None` if all are whole.
+    `published` `None`: only the latest snapshot is checked."""
+    newest = table.current_snapshot()
+    snapshots = [s for s in _ancestors(table, newest) if s is newest or published is not None]
+    later = [s for s in snapshots if published is None or _version(s) > published]
+    return next((s for s in reversed(later) if not _is_whole(table.io, s)), None)
+
+
+def _is_whole(io: FileIO, snapshot: IcebergSnapshot) -> bool:
+    if not has_file(snapshot.manifest_list):
+        return False
+    try:
+        manifests = read_list(snapshot.manifest_list, io)
+    except (OSError, EOFError, ValueError):  # its size is recorded nowhere
+        return False
+    if not all(has_file(m.manifest_path, m.manifest_length) for m in manifests):
+        return False
+    entries = (e for m in manifests if m.added_snapshot_id == snapshot.snapshot_id for e in read_living(m, io))
+    added = (entry.data_file for entry in entries if entry.status == ManifestEntryStatus.ADDED)
+    return all(has_file(file.file_path, file.file_size_in_bytes) for file in added)
 
 
 def _transactions(table: Table, snapshot: IcebergSnapshot | None) -> Mapping[str, int]:
