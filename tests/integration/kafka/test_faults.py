@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.servers.kafka import KafkaBroker, KafkaCluster
@@ -120,8 +120,17 @@ def test_second_producer_of_an_opening_is_not_fenced_by_the_first(
     killed.put(topics.name, b"", b"never committed")
     killed.settle()
     killed.leave()
-    monkeypatch.setattr(producer, "FENCED_WITHIN_S", 0.001)
+    made = 0
+
+    def count(settings: dict[str, object]) -> Producer:
+        nonlocal made
+        made += 1
+        return Producer(settings)
+
+    monkeypatch.setattr(producer, "Producer", count)
+    monkeypatch.setattr(producer, "ANSWERED_WITHIN_S", 0.001)
     again = opened(topics)
+    assert made > 1
     until = time.monotonic() + TRIED_AGAIN_S
     written = [1]
     while time.monotonic() < until:
@@ -129,6 +138,50 @@ def test_second_producer_of_an_opening_is_not_fenced_by_the_first(
         again.put(orders(written[-1]))
     topics.wait_until_shown()
     assert ids(topics) == written
+
+
+@pytest.mark.parametrize("code", [KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError._TIMED_OUT], ids=str)
+def test_broker_that_gives_the_right_to_write_later_is_waited_for(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """O07: it has just become the coordinator, or is busy. A second producer would only take longer."""
+    made: list[Producer] = []
+
+    class Later(Producer):
+        asked = 0
+
+        def __init__(self, settings: dict[str, object]) -> None:
+            super().__init__(settings)
+            made.append(self)
+
+        def init_transactions(self, *args: float) -> None:
+            self.asked += 1
+            if self.asked < 3:
+                raise KafkaException(KafkaError(code, "not yet", False, True, False))
+            super().init_transactions(*args)
+
+    monkeypatch.setattr(producer, "Producer", Later)
+    writer = opened(topics)
+    assert len(made) == 1
+    writer.put(orders(1))
+    topics.wait_until_shown()
+    assert ids(topics) == [1]
+
+
+def test_broker_that_learns_of_new_topics_later_is_no_fault(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    """L05: several brokers answer, and a topic that one of them has created is unknown to the others for a moment."""
+    partitions, answers = Admin.partitions, 0
+
+    def later(admin: Admin) -> dict[str, int]:
+        nonlocal answers
+        answers += 1
+        return {} if answers < 4 else partitions(admin)
+
+    monkeypatch.setattr(Admin, "partitions", later)
+    writer = opened(topics)
+    writer.put(orders(1))
+    topics.wait_until_shown()
+    assert ids(topics) == [1]
 
 
 @pytest.mark.long

@@ -20,7 +20,7 @@ from tests.support.daemon.bank import Bank
 from cdcflow.errors import SinkUnavailable
 from cdcflow.model.table import OP, TableId
 from cdcflow.sinks.kafka.reader import KafkaReader
-from cdcflow.sinks.kafka.topics import Topics
+from cdcflow.sinks.kafka.topics import Admin, Topics
 
 _numbers = itertools.count(1)
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
@@ -112,7 +112,7 @@ def test_new_topic_is_not_mistaken_for_a_deleted_one(cluster: KafkaCluster) -> N
     """L05: brokers learn of a topic one after another; a reader during a daemon's first start must not stop there."""
     for number in range(40):
         topics = Topics(cluster.address, f"made{number}", replicas=3)
-        maker = threading.Thread(target=topics.make)
+        maker = threading.Thread(target=topics.make, args=(Admin(topics, "creating a log"),))
         maker.start()
         while maker.is_alive():
             # For a topic without a leader yet it may report an error to retry, and nothing worse.

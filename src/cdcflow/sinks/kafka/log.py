@@ -554,7 +554,7 @@ class KafkaLog:
 
 def _check_topics(topics: Topics, admin: Admin, attempted: str) -> None:
     """Raise ConfigurationError if the topics are set up so that the log would be wrong, or would stop."""
-    there = admin.partitions()
+    there = admin.partitions_of_both()
     found = [*wrong(topics, there, None)]
     # Without the right to read the settings, wrong ones are noticed by their effects; `doctor` reports that it cannot.
     with contextlib.suppress(ConfigurationError, SinkUnavailable):

@@ -26,10 +26,8 @@ Readers wait that long unless the log is opened earlier. Sending a transaction o
 """
 QUEUED_KBYTES_MAX = 32 << 10
 CONNECTED_WITHIN_S = 1.0
-FENCED_WITHIN_S = 0.15
-"""How long the first producer waits for the right to write, before a second producer requests it."""
-
-_NOT_YET = (KafkaError._TIMED_OUT, KafkaError.CONCURRENT_TRANSACTIONS)
+ANSWERED_WITHIN_S = 0.05
+"""How long to wait for the right to write before finding out whether the brokers have refused it for now."""
 
 OnDelivery = Callable[[KafkaError | None, Message], None]
 
@@ -65,21 +63,12 @@ class Sender:
             ConfigurationError: the brokers refuse.
             SinkUnavailable: they do not answer.
         """
-        try:
-            self._take_right(min(FENCED_WITHIN_S, self._wait_s))
-        except KafkaException as error:
-            if error.args[0].code() not in _NOT_YET:
-                raise self._refusal(error) from None
-        else:
-            return
-        # The brokers first end the open transaction of a killed writer, within milliseconds. The library tries again
-        # after half a second, a second producer at once. The first one must be gone before, or it would fence that.
-        self.leave()
-        self._producer = self._new_producer()
-        try:
-            self._take_right(self._wait_s)
-        except KafkaException as error:
-            raise self._refusal(error) from None
+        until = time.monotonic() + self._wait_s
+        while not self._take_right(until):
+            # The brokers end the open transaction of a killed writer within milliseconds. The library tries again
+            # after half a second, a second producer at once. The first one has got its answer: it cannot fence that.
+            self.leave()
+            self._producer = self._new_producer()
 
     def _new_producer(self) -> Producer:
         try:
@@ -87,11 +76,23 @@ class Sender:
         except KafkaException as error:
             raise refused_option(error, self._opening) from None
 
-    def _take_right(self, within_s: float) -> None:
+    def _take_right(self, until: float) -> bool:
+        """Wait for the right. Return False if the brokers must first end an open transaction of its previous holder."""
         # Without a connection the library waits half a second before it tries again.
         with contextlib.suppress(KafkaException):
             self._producer.list_topics(self._topic, timeout=min(CONNECTED_WITHIN_S, self._wait_s))
-        self._producer.init_transactions(within_s)
+        while True:
+            try:
+                self._producer.init_transactions(min(ANSWERED_WITHIN_S, self._wait_s))
+            except KafkaException as error:
+                about: KafkaError = error.args[0]
+                # A timeout is retriable, and has the code of the brokers' latest answer. The next call continues it.
+                if not about.retriable() or time.monotonic() > until:
+                    raise self._refusal(error) from None
+                if about.code() == KafkaError.CONCURRENT_TRANSACTIONS:
+                    return False
+            else:
+                return True
 
     def _refusal(self, error: KafkaException) -> Exception:
         with contextlib.suppress(KafkaException):

@@ -133,6 +133,19 @@ class Admin:
         found = self._all_topics()
         return {t: len(found[t].partitions) for t in topics if t in found and found[t].error is None}
 
+    def partitions_of_both(self) -> dict[str, int]:
+        """Return the same as `partitions` for topics that exist, once the broker that answers has learned of both.
+
+        Raises:
+            SinkUnavailable: it has not learned of them in time.
+        """
+        deadline = time.monotonic() + self._wait_s
+        while len(found := self.partitions()) < 2:
+            if time.monotonic() > deadline:
+                raise SinkUnavailable(f"{self._attempted}: the brokers do not show the topics")
+            time.sleep(0.05)
+        return found
+
     def settings(self, *topics: str) -> dict[str, dict[str, str]]:
         """The settings of each topic."""
         asked = {topic: ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics}
