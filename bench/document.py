@@ -14,9 +14,8 @@ from pathlib import Path
 
 from bench import areas, plots, results
 from bench.areas import AREAS
-from bench.results import LATEST, RESULTS, Line, cells
+from bench.results import LATEST, RECORDED, RESULTS, Line, cells
 
-RECORDED = RESULTS / "recorded.json"
 PAGE = Path(__file__).parent.parent / "docs" / "performance.md"
 BEGIN, END = "<!-- figures{name}: written by make bench-docs -->", "<!-- end of figures -->"
 TOGETHER = {

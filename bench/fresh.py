@@ -17,7 +17,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--log", type=json.loads, default={}, help="settings of log, as JSON")
     parser.add_argument("--peer", type=float, metavar="SECONDS", help="the peer instead of cdcflow, with this trigger")
     parser.add_argument("--plot", type=Path, help="a folder for the plot")
+    parser.add_argument("--record", action="store_true", help="keep the figures and the plot, for `make bench-docs`")
     options = parser.parse_args(arguments)
     case = Case(options.format, options.place, options.rows, options.rate, options.seconds, options.merge, options.log)
     if options.peer is not None:
@@ -151,9 +152,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             freshrun.run(peer.party, case.rate, case.seconds)
         return 0
     found = measured(case)
-    if options.plot is not None:
-        tell(str(draw(case, found, options.plot)))
-    results.show(lines_of(case, found))
+    lines = [replace(line, machine=machine("tcp")) for line in lines_of(case, found)]
+    if options.record:
+        results.keep(lines, results.RECORDED, by_case=True)
+    if (folder := options.plot or (PLOTS if options.record else None)) is not None:
+        tell(str(draw(case, found, folder)))
+    results.show(lines)
     print(machine("tcp"))
     return 0
 

@@ -135,10 +135,15 @@ def _rounded(value: float) -> float:
 # ── keeping and showing ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def keep(lines: Sequence[Line], path: Path = LATEST) -> None:
-    """Write these lines into the file; they replace earlier ones of the same benches."""
-    renewed = {line.bench for line in lines}
-    kept = [line for line in load(path) if line.bench not in renewed]
+RECORDED = RESULTS / "recorded.json"
+"""Figures of single runs, of benches that take hours as a whole."""
+
+
+def keep(lines: Sequence[Line], path: Path = LATEST, *, by_case: bool = False) -> None:
+    """Write these lines into the file; they replace earlier ones of the same benches (`by_case`: of the same cases)."""
+    of = (lambda line: (line.bench, line.case)) if by_case else (lambda line: line.bench)
+    renewed = {of(line) for line in lines}
+    kept = [line for line in load(path) if of(line) not in renewed]
     path.parent.mkdir(exist_ok=True)
     order = {bench: place for place, bench in enumerate(BENCHES)}
     together = sorted((*kept, *lines), key=lambda line: order.get(line.bench, len(order)))
