@@ -180,6 +180,7 @@ class Attempt:
         self._rate = RecentRate()
         self._reading = ReadingRate()
         self._events: Counter[str] = Counter()
+        self._left_out: Sequence[TableId] = ()
 
     def _open_spool(self) -> Spool:
         made = self._log.open_spool()
@@ -209,6 +210,7 @@ class Attempt:
             self._on_event(
                 "no table to capture yet", {"why": "source.tables matches none; one that is created is captured"}
             )
+        self._report_left_out()
         source = self._recording.checkpoint.source
         orders = StoredOrders.read(source)
         again = orders.tables_to_read(self._machine.progress)
@@ -225,6 +227,15 @@ class Attempt:
         # compared.
         self._handle(self._source.compare_rows(known_rows(self._machine.progress)))
         self._began_at_cut = self._recording.checkpoint.cut
+
+    def _report_left_out(self) -> None:
+        """Report each table that the settings select and that cannot be captured, once in an attempt."""
+        found, reported = self._source.left_out(), self._left_out
+        if found == reported:
+            return
+        for table in (t for t in found if t not in reported):
+            self._on_event("table skipped", {"table": str(table), "remedy": "`cdcflow doctor` shows why"})
+        self._left_out = found
 
     def _ordered_tables(self, names: tuple[str, ...]) -> tuple[TableId, ...]:
         """Return the tables that the order names. If the log already has the order, return only those that
@@ -375,6 +386,7 @@ class Attempt:
         now = self._clock()
         self._recording.roll_if_due(now)
         self._looks.send_due(now)
+        self._report_left_out()
         self._observed.prove(self._machine, self._recording.checkpoint.cut, self._durability.durable.cut)
         self._observed.look(now, self._tasks, self._source, self._chunks, self._machine)
         if self._rate.is_due(now):

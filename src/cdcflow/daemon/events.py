@@ -34,7 +34,7 @@ WARNINGS = frozenset(
             "order ignored",
             "table to be read again",
         ),
-        *("keys to be read", "table rewritten"),
+        *("keys to be read", "table rewritten", "table skipped"),
         *(
             "merge process ended",
             "delivery process ended",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from tests.servers.mysql import MySQLDatabase
 from tests.support.mysql.controlled_source import MakeMySQLCapture, MySQLCapture
+from tests.support.postgres.controlled_source import LOG_ID
 
 from cdcflow.errors import ConfigurationError
+from cdcflow.model.position import Checkpoint
 
 pytestmark = pytest.mark.mysql
 
@@ -27,6 +29,30 @@ def test_skipped_tables_are_those_of_the_latest_check(
     assert capture.source.left_out() == (capture.named("bare_too"),)
     stopped = make_capture(mysql_database)
     assert stopped.source.left_out(prepared) == (capture.named("bare_too"),), "what the next start would skip"
+
+
+def test_first_start_captures_the_others(mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
+    """A wildcard met one table of MyISAM, and nothing at all was captured."""
+    mysql_database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "CREATE TABLE bare (v int)",
+        "CREATE TABLE plain (id int PRIMARY KEY) ENGINE = MyISAM",
+    )
+    capture = make_capture(mysql_database)
+    left_out = (capture.named("bare"), capture.named("plain"))
+    preview = capture.source.preview(Checkpoint(), LOG_ID)
+    assert ([t.id.name for t in preview.tables], preview.left_out) == (["t"], left_out)
+    capture.prepare()
+    assert ([t.id.name for t in capture.source.tables()], capture.source.left_out()) == (["t"], left_out)
+    found = [f"{f.level} {f.subject}: {f.text}; {f.remedy}" for f in capture.source.doctor()]
+    name = f"{mysql_database.name}.plain"
+    assert (
+        f"error {name}: {name} uses the storage engine MyISAM, which has no transactions; "
+        f"run ALTER TABLE `{mysql_database.name}`.`plain` ENGINE = InnoDB"
+    ) in found
+    named = make_capture(mysql_database, tables=[f"{mysql_database.name}.*", name])
+    with pytest.raises(ConfigurationError, match="plain uses the storage engine MyISAM"):
+        named.prepare()
 
 
 def test_a_column_s_setting_is_for_the_rows_of_its_time(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pymysql
@@ -12,8 +13,11 @@ from pymysql.constants import COMMAND
 from tests.servers.mysql import Flavor, MySQLDatabase
 from tests.support.daemon.mysql_bank import MySQLBank
 
+from cdcflow import wiring
+from cdcflow.capture.attempt import LoopIntervals
 from cdcflow.capture.interleave.progress import Progress
 from cdcflow.errors import ConfigurationError
+from cdcflow.model.table import TableId
 
 pytestmark = [pytest.mark.mysql, pytest.mark.spread(1)]
 
@@ -73,19 +77,77 @@ def test_columns_that_change_their_character_set_are_decoded_in_the_new_one(smal
     assert set(seen) == {"t", "u"}
 
 
-def test_a_table_that_is_without_transactions_for_a_moment_is_read_again(small: MySQLBank) -> None:
-    """docs/mysql.md: MyISAM, and InnoDB again before the next check of the tables."""
-    small.tables = ("t",)
-    small.database.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
-    with following(small) as seen:
-        small.database.execute(
-            "UPDATE t SET v = 5",
-            "ALTER TABLE t ENGINE = MyISAM",
-            "INSERT INTO t VALUES (3, 3)",
-            "ALTER TABLE t ENGINE = InnoDB",
-            "DELETE FROM t WHERE id = 1",
-        )
-    assert set(seen) == {"t"}
+def test_tables_without_transactions_do_not_stop_the_others(
+    small: MySQLBank, flavor: Flavor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wildcard met one table of such an engine, and nothing was captured; a captured one that got it stopped all."""
+    monkeypatch.setattr(wiring.captures, "LoopIntervals", partial(LoopIntervals, tables_look_s=0.5))
+    small.tables = ("t", "u", "v")
+    engines = ["MyISAM", "MEMORY", "CSV", *(["Aria"] if flavor == "mariadb" else [])]
+    small.database.execute(
+        *(f"CREATE TABLE {t} (id int PRIMARY KEY, v int)" for t in small.tables),
+        *(f"INSERT INTO {t} VALUES (1, 1), (2, 2)" for t in small.tables),
+        *(f"CREATE TABLE has_{e} (id int NOT NULL) ENGINE = {e}" for e in engines),
+    )
+    left_out: list[str] = []
+
+    def note(event: str, fields: Mapping[str, object]) -> None:
+        if event == "table skipped":
+            left_out.append(str(fields["table"]).partition(".")[2])
+
+    def state(table: str) -> tuple[str, str | None]:
+        progress = Progress.from_json(small.reader.newest_checkpoint().progress).tables[TableId(small.schema, table)]
+        return progress.state, progress.reason
+
+    def continues(value: int) -> None:
+        small.database.execute(f"UPDATE u SET v = {value}")
+        fence = small.fence()
+        small.wait_until(lambda: small.has_passed(fence), "the other tables' changes")
+
+    with small.capturing(on_event=note) as capture:
+        small.wait_until(lambda: small.has_reached(""), "the backfill")
+        assert sorted(left_out) == sorted(f"has_{e}" for e in engines)
+        small.database.execute("CREATE TABLE later (id int PRIMARY KEY) ENGINE = MyISAM")
+        small.wait_until(lambda: "later" in left_out, "a table that is created to be skipped")
+        skipped = capture.status()["left_out"]
+        assert isinstance(skipped, list)
+        assert {n.partition(".")[2] for n in skipped} == {"later", *(f"has_{e}" for e in engines)}
+        small.database.execute("UPDATE t SET v = 3", "ALTER TABLE t COMMENT 'x', ENGINE = MyISAM")
+        small.wait_until(lambda: state("t")[0] == "failed", "the altered table to fail")
+        small.database.execute("INSERT INTO t VALUES (3, 3)")
+        continues(4)
+        small.database.execute("CREATE TABLE other LIKE v", "ALTER TABLE other ENGINE = MEMORY")
+        small.database.execute("RENAME TABLE v TO gone, other TO v", "INSERT INTO v VALUES (7, 7)")
+        small.wait_until(lambda: state("v")[0] == "failed", "the replaced table to fail")
+        continues(5)
+    small.database.execute("ALTER TABLE u ENGINE = MyISAM", "ALTER TABLE u ENGINE = InnoDB", "DROP TABLE gone")
+    with small.capturing():
+        small.wait_until(lambda: state("u")[0] == "failed", "the table to fail that was altered while none captured")
+        assert (state("t")[0], state("v")[0]) == ("failed", "failed")
+        for table, engine in (("t", "MyISAM"), ("u", "MyISAM"), ("v", "MEMORY")):
+            fixed = f"run ALTER TABLE `{small.schema}`.`{table}` ENGINE = InnoDB"
+            assert state(table)[1] == (
+                f"{small.schema}.{table} uses the storage engine {engine}, which has no transactions; {fixed}, "
+                f"then `cdcflow backfill {small.schema}.{table}`"
+            )
+            small.database.execute(fixed.removeprefix("run "))
+    with small.capturing(backfill=[f"{small.schema}.{t}" for t in small.tables], once=True):
+        small.wait_until(lambda: {state(t)[0] for t in small.tables} == {"done"}, "the remedy")
+        small.database.execute("INSERT INTO t VALUES (8, 8)", "DELETE FROM v WHERE id = 7", "UPDATE u SET v = 6")
+        fence = small.fence()
+    with small.capturing():
+        small.wait_until(lambda: small.has_passed(fence), "the latest changes")
+    small.assert_log_equals_source()
+
+
+def test_table_without_transactions_that_the_settings_name_is_refused(small: MySQLBank) -> None:
+    """An operator who names a table expects it."""
+    small.database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE m (id int PRIMARY KEY) ENGINE = MEMORY")
+    small.configure(tables=[f"{small.schema}.*", f"{small.schema}.m"])
+    with pytest.raises(ConfigurationError, match=r"m uses the storage engine MEMORY") as refused:
+        small.capture_to_its_end()
+    assert refused.value.remedy is not None
+    assert f"run ALTER TABLE `{small.schema}`.`m` ENGINE = InnoDB" in refused.value.remedy
 
 
 def test_values_that_the_log_does_not_contain_are_read(small: MySQLBank) -> None:

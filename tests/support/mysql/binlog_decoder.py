@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -80,8 +80,11 @@ class TestTables:
     def is_computed(self, table: TableId) -> bool:
         return table in self.computed
 
-    def is_transactional(self, table: TableId) -> bool:
-        return table.name not in self.myisam
+    def engine_that_keeps_changes(self, table: TableId) -> str:
+        return "MyISAM" if table.name in self.myisam else ""
+
+    def without_transactions(self) -> Mapping[TableId, str]:
+        return {}
 
     @property
     def next_begin(self) -> Coordinate | None:

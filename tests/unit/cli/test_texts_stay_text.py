@@ -58,7 +58,7 @@ def test_daemons_log_has_a_name_unchanged(text: str, as_json: bool) -> None:
     file = io.StringIO()
     event_lines(as_json=as_json, file=file)("table failed", {"table": text})
     send_structlog_to(file, as_json=as_json)
-    structlog.get_logger().warning("table left out", table=text)
+    structlog.get_logger().warning("table skipped", table=text)
     for line in file.getvalue().splitlines():
         shown = json.loads(line)["table"] if as_json else line.partition("table=")[2]
         assert shown in (text, json.dumps(text, ensure_ascii=False))

@@ -116,7 +116,7 @@ def test_a_selection_of_nothing_stops() -> None:
 def test_skipped_tables_are_listed_in_the_order_of_their_names() -> None:
     """The list is read by operators, and compared with the previous one."""
     refused = {e.id: (("no key", "add one"),) for e in (C, A)}
-    kept, left_out = Selected((C, B, A), refused, ()).for_restart(frozenset(), Selection.parse(["s.*"]))
+    kept, left_out = Selected((C, B, A), refused, ()).for_start(frozenset(), Selection.parse(["s.*"]))
     assert left_out == (A.id, C.id)
     assert kept.tables == (B,)
 
@@ -124,7 +124,7 @@ def test_skipped_tables_are_listed_in_the_order_of_their_names() -> None:
 def test_stop_explains_why_where_all_remaining_tables_are_refused() -> None:
     """The message that the settings match no table would be wrong, and checking them would not help the operator."""
     found = Selected((A,), {A.id: (("s.a has no key", "ALTER TABLE s.a ADD x"),)}, ())
-    kept, left_out = found.for_restart(frozenset({B.id}), Selection.parse(["s.*"]))
+    kept, left_out = found.for_start(frozenset({B.id}), Selection.parse(["s.*"]))
     assert left_out == ()
     for chosen in (kept, found.only([B.id])):
         with pytest.raises(ConfigurationError, match=r"cannot capture: s\.a has no key"):

@@ -49,15 +49,33 @@ def test_such_a_column_stops_the_stream_too() -> None:
 def test_new_table_that_is_refused_does_not_stop_the_others() -> None:
     """Its key may still have to be added; a table that was captured or is named in the settings does stop them."""
     selection = Selection.parse(["shop.*", "shop.named"])
-    found, left_out = selected(later=("no key", "add one")).for_restart(frozenset({ORDERS}), selection)
+    found, left_out = selected(later=("no key", "add one")).for_start(frozenset({ORDERS}), selection)
     assert left_out == (LATER,)
     assert [t.id for t in found.good] == [NAMED, ORDERS]
     found.check()
     for name in ("orders", "named"):
-        kept, left_out = selected(**{name: ("no key", "add one")}).for_restart(frozenset({ORDERS}), selection)
+        kept, left_out = selected(**{name: ("no key", "add one")}).for_start(frozenset({ORDERS}), selection)
         assert left_out == ()
         with pytest.raises(ConfigurationError, match="no key"):
             kept.check()
+
+
+def test_settings_that_do_not_fit_a_table_stop_the_first_start() -> None:
+    """They are a mistake then; a table that cannot be captured whatever they are is only skipped."""
+
+    def describe(table: Entry) -> None:
+        if table.id == NAMED:
+            raise ConfigurationError("shop.named does not fit")
+
+    selection = Selection.parse(["shop.*"])
+    found = selected(later=("no key", "add one")).refusing(describe)
+    kept, left_out = found.for_start(frozenset(), selection, is_first=True)
+    assert left_out == (LATER,)
+    with pytest.raises(ConfigurationError, match="named does not fit"):
+        kept.check()
+    kept, left_out = found.for_start(frozenset({ORDERS}), selection)
+    assert left_out == (LATER, NAMED)
+    kept.check()
 
 
 DOTTED, TWIN = TableId("a.b", "c"), TableId("a", "b.c")
@@ -76,11 +94,11 @@ def test_tables_of_one_joined_name_are_refused() -> None:
 def test_table_that_takes_a_captured_tables_joined_name_is_skipped_alone() -> None:
     """It must not stop the one that was captured."""
     selected = Selected((Entry(DOTTED), Entry(ORDERS), Entry(TWIN)), {}, ())
-    kept, left_out = selected.for_restart(frozenset({DOTTED, ORDERS}), Selection.parse(["*.*"]))
+    kept, left_out = selected.for_start(frozenset({DOTTED, ORDERS}), Selection.parse(["*.*"]))
     assert [t.id for t in kept.good] == [DOTTED, ORDERS]
     assert not kept.refused
     assert left_out == (TWIN,)
     # Neither was captured before: neither is now, and the others continue.
-    kept, left_out = selected.for_restart(frozenset({ORDERS}), Selection.parse(["*.*"]))
+    kept, left_out = selected.for_start(frozenset({ORDERS}), Selection.parse(["*.*"]))
     assert [t.id for t in kept.good] == [ORDERS]
     assert left_out == (TWIN, DOTTED)

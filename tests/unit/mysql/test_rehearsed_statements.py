@@ -72,7 +72,7 @@ def after(text: str) -> Table:
         ("CONVERT TO CHARACTER SET utf8mb4", "recode_table", "read again"),
         ("DEFAULT CHARACTER SET latin1", "recode_table", "read again"),
         ("ENGINE = InnoDB, FORCE", "engine engine", "nothing"),
-        ("ENGINE = MyISAM", "lose_transactions", "read again"),
+        ("ENGINE = MyISAM", "lose_transactions", "stops"),
         ("COMMENT 'DROP COLUMN v', AUTO_INCREMENT = 99", "options options", "nothing"),
         ("DATA DIRECTORY '/x'", "other_option", "read again"),
         ("ADD SYSTEM VERSIONING", "versioning", "stops"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
@@ -102,12 +102,13 @@ class Selected(Generic[E]):
 
     `refused`: the tables that cannot be captured, with the reasons: tables that the dialect refuses, and tables whose
     joined schema and name are equal to those of another. `ignored` explains which other objects a wildcard matched that
-    are not tables to capture.
+    are not tables to capture. `misfits`: the refused tables that other settings for their values would let in.
     """
 
     tables: tuple[E, ...]
     refused: Mapping[TableId, tuple[Refusal, ...]]
     ignored: tuple[str, ...]
+    misfits: frozenset[TableId] = frozenset()
 
     def __post_init__(self) -> None:
         if twins := _of_one_name(t.id for t in self.tables):
@@ -134,7 +135,8 @@ class Selected(Generic[E]):
         good = [t for t in rest if not refused.get(t.id)]
         if not good and not kept:
             return self
-        return Selected(tuple(t for t in rest if not refused.get(t.id) or t.id in kept), kept, self.ignored)
+        left = tuple(t for t in rest if not refused.get(t.id) or t.id in kept)
+        return Selected(left, kept, self.ignored, self.misfits & kept.keys())
 
     def refusing(self, describe: Callable[[E], object]) -> Selected[E]:
         """Return the selection, also refusing the tables that `describe` raises ConfigurationError for.
@@ -147,21 +149,26 @@ class Selected(Generic[E]):
                 describe(table)
             except ConfigurationError as error:
                 refused[table.id] = (refusal_of(error),)
-        return Selected(self.tables, refused, self.ignored)
+        misfits = self.misfits | (refused.keys() - self.refused.keys())
+        return Selected(self.tables, refused, self.ignored, misfits)
 
     def without(self, tables: Collection[TableId]) -> Selected[E]:
         """Return the selection without these tables."""
-        return Selected(tuple(t for t in self.tables if t.id not in tables), self.refused, self.ignored)
+        return replace(self, tables=tuple(t for t in self.tables if t.id not in tables))
 
-    def for_restart(self, known: frozenset[TableId], selection: Selection) -> tuple[Selected[E], tuple[TableId, ...]]:
-        """Return the selection with which a capture of the tables `known` continues, and the refused tables that it
+    def for_start(
+        self, known: frozenset[TableId], selection: Selection, *, is_first: bool = False
+    ) -> tuple[Selected[E], tuple[TableId, ...]]:
+        """Return the selection with which a capture of the tables `known` starts, and the refused tables that it
         excludes.
 
-        A table that was added since and cannot be captured (perhaps its key is still to be added) must not stop the
-        other tables at their next attempt; doctor and status show it. A table that was captured, or that a pattern
-        names, does stop it.
+        A table that only a wildcard matches and that cannot be captured (perhaps its key is still to be added) must not
+        stop the other tables; an event, doctor and status show it. A table that was captured, or that a pattern names,
+        does stop it. So does one that the other settings do not fit, or whose joined name is another's, at the first
+        start (`is_first`): the settings are to be corrected then.
         """
-        kept = self.only(t.id for t in self.tables if t.id in known or selection.names(t.id))
+        wrong = self.misfits | _of_one_name(t.id for t in self.tables).keys() if is_first else frozenset()
+        kept = self.only(t.id for t in self.tables if t.id in known or selection.names(t.id) or t.id in wrong)
         return kept, self.left_out_of(kept)
 
     def left_out_of(self, kept: Selected[E]) -> tuple[TableId, ...]:

@@ -224,15 +224,13 @@ class SqlSource(ABC, Generic[C, S, E]):
         if checkpoint is None:
             return self._left_out
         before = self._read_state(checkpoint.source)
-        return self._select(before).for_restart(self._captured_by(before), self._selection)[1]
+        return self._select_for_start(before)[1]
 
     def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
-        before, left_out = self._read_state(checkpoint.source), tuple[TableId, ...]()
+        before = self._read_state(checkpoint.source)
         self._check_log(before, log_id)
-        selected, known = self._select(before), self._captured_by(before)
-        if before is not None:
-            selected, left_out = selected.for_restart(known, self._selection)
-        self._check(selected, known)
+        selected, left_out = self._select_for_start(before)
+        self._check(selected, self._captured_by(before))
         kept, then = self._describe(selected), self._policies_before(before)
         why, other = policies.reread(then, kept), policies.otherwise(then, kept)
         found = self._session.ask("reading the statistics of tables", lambda c: self._sizes(c, list(kept)))
@@ -276,6 +274,11 @@ class SqlSource(ABC, Generic[C, S, E]):
     def close(self) -> None:
         self._connector.close()
         self._session.close()
+
+    def _select_for_start(self, before: S | None) -> tuple[Selected[E], tuple[TableId, ...]]:
+        """Return the tables with which a start continues, and the refused tables that it excludes."""
+        found = self._select(before)
+        return found.for_start(self._captured_by(before), self._selection, is_first=before is None)
 
     def _policies_before(self, before: S | None) -> Policies | None:
         return None if before is None else self._policies_of(before)

@@ -21,9 +21,9 @@ StatementEffect = Literal[
     "nothing", "read again", "depends", "added", "kept", "emptied", "stops", "refused", "unknown", "not captured"
 ]
 """What a statement does to the rows of a table in the log: `added`: they are read for the first time; `kept`: they
-stay, and get no more changes; `emptied`: the log gets a truncate; `stops`: the capture ends with an error; `refused`:
-the server does not execute it; `depends`, `unknown`: the effect depends on facts that the statement does not show and
-the answer names; `not captured`: the settings do not select the table."""
+stay, and get no more changes; `emptied`: the log gets a truncate; `stops`: the capture ends with an error, or that of
+this table alone; `refused`: the server does not execute it; `depends`, `unknown`: the effect depends on facts that the
+statement does not show and the answer names; `not captured`: the settings do not select the table."""
 
 
 @dataclass(frozen=True, slots=True)

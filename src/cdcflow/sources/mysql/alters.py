@@ -65,6 +65,7 @@ class Altered:
     `defaults`: it changes the defaults of columns, which generated columns may use. `renamed`: the earlier and the new
     names of columns; if it renames any, it fills. `refuses`: the table may refuse rows that it accepted before. The
     statement fails if it finds such rows, but a tool that copies rows into an altered empty table skips them.
+    `engine`: the engine without transactions that the table gets; "": none.
     """
 
     fills: bool
@@ -72,6 +73,7 @@ class Altered:
     renamed: tuple[tuple[str, str], ...] = ()
     refuses: bool = False
     defaults: bool = False
+    engine: str = ""
 
 
 HARMLESS = Altered(fills=False)
@@ -84,12 +86,24 @@ def alter_effects(tokens: Sequence[SqlToken]) -> Altered:
     for clause in clauses:
         match _clause(clause):
             case True:
-                return Altered(True, renamed=renamed_columns(clauses))
+                return Altered(True, renamed=renamed_columns(clauses), engine=engine_in(tokens))
             case Redefined() as column:
                 redefined.append(column)
     return Altered(
         False, tuple(redefined), refuses=any(map(_refuses, clauses)), defaults=any(map(_sets_default, clauses))
     )
+
+
+def engine_in(tokens: Sequence[SqlToken]) -> str:
+    """Return the engine without transactions that a table gets, by the options outside of parentheses; "": none."""
+    found = ""
+    depth = 0
+    for at, token in enumerate(tokens):
+        if not token.is_name:
+            depth += (token.name == "(") - (token.name == ")")
+        elif depth == 0 and token.word == "ENGINE":
+            found = name_at(tokens, at + 1 + (name_at(tokens, at + 1) == "="))
+    return "" if found.upper() in _ENGINES else found
 
 
 def renamed_columns(clauses: Iterable[Sequence[SqlToken]]) -> tuple[tuple[str, str], ...]:

@@ -162,7 +162,7 @@ class BinlogDecoder:
             for piece in self._by_begin(part):
                 out += self._part(piece)
         # The requests to read again come first, so that no position after their statement becomes durable without them.
-        again: list[StreamEvent] = [*self._statements.filled_tables(before)]
+        again: list[StreamEvent] = [*self._statements.refused_tables(before), *self._statements.filled_tables(before)]
         again += [
             RowsIncomplete(table, keys, before) for by_table in self._incomplete for table, keys in by_table.items()
         ]

@@ -27,7 +27,16 @@ from cdcflow.sources.engine import selection as selection_rules
 from cdcflow.sources.engine.connections import Session
 from cdcflow.sources.engine.selection import Refusal, Selection, ignored_object, name_refusals, not_there
 from cdcflow.sources.mysql.connection import Connection, Connector, query, query_row
-from cdcflow.sources.mysql.errors import CHANGING, DENIED, LOCKED, NOT_THERE, READ_ANEW, history_table_error, parts
+from cdcflow.sources.mysql.errors import (
+    CHANGING,
+    DENIED,
+    LOCKED,
+    NOT_THERE,
+    READ_ANEW,
+    engine_refusal,
+    history_table_error,
+    parts,
+)
 from cdcflow.sources.mysql.lives import Lives
 from cdcflow.sources.mysql.position import Coordinate
 from cdcflow.sources.mysql.rights import reads_all_of, select_missing, unseen
@@ -84,6 +93,11 @@ class CatalogTable:
     @property
     def sql(self) -> str:
         return f"{quote_name(self.id.schema)}.{quote_name(self.id.name)}"
+
+    @property
+    def lacks_transactions(self) -> bool:
+        """Whether its engine keeps changes that are rolled back, and shows no snapshot of its rows."""
+        return self.engine not in ("", *ENGINES)
 
 
 Selected = selection_rules.Selected[CatalogTable]
@@ -271,13 +285,8 @@ def refusals(table: CatalogTable, *, keyless: bool) -> tuple[Refusal, ...]:
                 f"repair the table: CHECK TABLE {table.sql} reports what is wrong with it",
             )
         )
-    elif table.engine not in ENGINES:
-        found.append(
-            (
-                f"{table.id} uses the storage engine {table.engine}, which has no transactions",
-                f"ALTER TABLE {table.sql} ENGINE = InnoDB",
-            )
-        )
+    elif table.lacks_transactions:
+        found.append(engine_refusal(table.id, table.engine))
     if not table.key and not keyless:
         found.append(
             (
@@ -313,6 +322,8 @@ class Catalog(Session[Connection]):
         self._listed: frozenset[TableId] = frozenset()
         self._captured: frozenset[TableId] = frozenset()
         self._followed: frozenset[TableId] = frozenset()
+        self.without_transactions: Mapping[TableId, str] = {}
+        """The captured tables whose engine has no transactions, each with the engine, as of the last list of tables."""
 
     def names(self) -> TableNames:
         """Return how the server compares names; after the first call `wanted` has names as the server stores them."""
@@ -323,6 +334,8 @@ class Catalog(Session[Connection]):
 
     def selected_tables(self, known: Iterable[TableId] = ()) -> Selected:
         """Return the tables that the settings select. `known`: those that an earlier run captured.
+
+        A captured table that got an engine without transactions is not refused: it fails alone (`CapturedTables`).
 
         Raises:
             ConfigurationError: a name without wildcards is not a table, or is a view.
@@ -335,10 +348,25 @@ class Catalog(Session[Connection]):
         self._captured |= captured
         self._followed |= frozenset(known)
         found = self._look(f"reading the catalog of {self._server.address}", captured | named, None, captured)
+        found = self._with_failing_tables(found)
         self._known = {t.id: t for t in found.tables}
         self._listed = frozenset(self._known)
         self._followed |= {t.id for t in found.good}
         return found
+
+    def _with_failing_tables(self, found: Selected) -> Selected:
+        """Return the selection without the refusals of captured tables that an engine without transactions alone
+        causes, and remember these tables."""
+        failing = {
+            t.id: t.engine
+            for t in found.tables
+            if t.lacks_transactions and t.id in self._followed and len(found.refused[t.id]) == 1
+        }
+        self.without_transactions = failing
+        if not failing:
+            return found
+        rest = {table: why for table, why in found.refused.items() if table not in failing}
+        return replace(found, refused=rest).refusing(self._check_entry)
 
     def look_up(self, table: TableId) -> CatalogTable:
         """Return a captured table's current definition.
@@ -705,9 +733,15 @@ class CapturedTables:
         found = self._catalog.now(table)
         return found is not None and found.is_computed
 
-    def is_transactional(self, table: TableId) -> bool:
+    def engine_that_keeps_changes(self, table: TableId) -> str:
         entry = self._entries.get(table)
-        return entry is None or entry.engine in ENGINES
+        if entry is None or not (entry.lacks_transactions or table in self._catalog.without_transactions):
+            return ""
+        now = self._catalog.now(table)
+        return now.engine if now is not None and now.lacks_transactions else ""
+
+    def without_transactions(self) -> Mapping[TableId, str]:
+        return self._catalog.without_transactions
 
     @property
     def next_begin(self) -> Coordinate | None:

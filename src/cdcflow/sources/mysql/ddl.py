@@ -11,14 +11,14 @@ import re
 
 import numpy as np
 
-from cdcflow.capture.interleave.messages import RowsFilled
+from cdcflow.capture.interleave.messages import ChangesRefused, RowsFilled
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.position import Position
-from cdcflow.model.table import TableId
+from cdcflow.model.table import TableId, word
 from cdcflow.sources.engine.buffers import Bools
 from cdcflow.sources.engine.changes import Truncate
 from cdcflow.sources.mysql.alters import Altered, widens
-from cdcflow.sources.mysql.errors import READ_ANEW, history_table_error
+from cdcflow.sources.mysql.errors import READ_ANEW, engine_refusal, history_table_error
 from cdcflow.sources.mysql.position import Coordinate
 from cdcflow.sources.mysql.readings import tables_in, with_names
 from cdcflow.sources.mysql.row_events import RowEvents
@@ -52,6 +52,8 @@ class Statements:
         self._renamed: dict[TableId, tuple[tuple[str, str], ...]] = {}  # columns of these tables: earlier and new names
         # gh-ost's copies that can hold all that the captured table holds, and no less, and which table that is
         self._copies: dict[TableId, TableId] = {}
+        self._without_transactions: dict[TableId, str] = {}  # tables that fail, each with its engine
+        self._reported: frozenset[TableId] = frozenset()
 
     @property
     def next_begin(self) -> Coordinate | None:
@@ -87,7 +89,9 @@ class Statements:
                 return self._rename_tables(pairs, at, delivered)
             case PartsChanged():
                 return self._parts_changed(statement, at, delivered)
-            case Created(table, like):
+            case Created(table, like, engine):
+                if engine:
+                    self._lose_transactions(table, engine, delivered)
                 if like is not None and self._tables.is_captured(like) and _is_whole_shadow(table, like):
                     self._copies[table] = like
                 self._rows.forget_shapes(table)
@@ -104,7 +108,10 @@ class Statements:
             case Unsure():
                 return self._unsure(statement, at, delivered)
             case OtherDdl(table, altered):
-                if table is not None and (altered.fills or not self._keeps_values(table, altered)):
+                if table is not None and altered.engine:
+                    self._forget_copies(table)
+                    self._lose_transactions(table, altered.engine, delivered)
+                elif table is not None and (altered.fills or not self._keeps_values(table, altered)):
                     self._forget_copies(table)
                     self._fill(table, delivered)
                     if table in self._filled:
@@ -163,6 +170,13 @@ class Statements:
         if not delivered and self._tables.is_captured(table):
             self._filled[table] = False
 
+    def _lose_transactions(self, table: TableId, engine: str, delivered: bool) -> None:
+        """Have a captured table fail: the log does not show which of its changes a rollback keeps, and no snapshot
+        shows its rows."""
+        if not delivered and self._tables.is_captured(table):
+            self._filled.pop(table, None)
+            self._without_transactions[table] = engine
+
     def _forget_copies(self, table: TableId) -> None:
         """Note that this table may have lost rows, or other values, that its copies have, or that it is a copy that
         did: a tool that copies rows does not learn what a statement did to them."""
@@ -203,6 +217,17 @@ class Statements:
             for table, swapped in found.items()
         ]
 
+    def refused_tables(self, position: Position) -> list[ChangesRefused]:
+        """Return the captured tables that got an engine without transactions, by a statement since the last call or by
+        the catalog.
+
+        `position` precedes these statements.
+        """
+        known = self._tables.without_transactions()
+        found = {**{t: e for t, e in known.items() if t not in self._reported}, **self._without_transactions}
+        self._without_transactions, self._reported = {}, frozenset(known)
+        return [ChangesRefused(table, _refusal(table, engine), position) for table, engine in found.items()]
+
     def walk(self, events: Events, groups: Groups, delivered: Bools) -> tuple[Bools, list[Truncate]]:
         """Process table maps and statements in order. Return which row events count, and the truncates of emptied
         tables."""
@@ -240,13 +265,9 @@ class Statements:
         use[first:last] = False
 
     def check_transactional(self, table: TableId) -> None:
-        if not self._tables.is_transactional(table):
-            raise ConfigurationError(
-                f"a transaction was rolled back after it changed table {table}, whose engine keeps the changes; "
-                f"the log does not show which of the rolled back rows remained",
-                remedy=f"run ALTER TABLE `{table.schema}`.`{table.name}` ENGINE = InnoDB, then {READ_ANEW}",
-                runbook="binlog-not-complete",
-            )
+        """Have a table fail whose changes were rolled back in the log, but not by its engine."""
+        if engine := self._tables.engine_that_keeps_changes(table):
+            self._lose_transactions(table, engine, delivered=False)
 
     def _check_row_change(self, tables: tuple[TableId, ...], what: str) -> None:
         captured = [t for t in tables if self._counts(t)]
@@ -336,6 +357,11 @@ class Statements:
             self._forget_copies(table)
             self._rows.forget_shapes(table)
         return out
+
+
+def _refusal(table: TableId, engine: str) -> str:
+    why, remedy = engine_refusal(table, engine)
+    return f"{why}; run {remedy}, then `cdcflow backfill {word(table)}`"
 
 
 def _is_shadow(table: TableId, of: TableId) -> bool:

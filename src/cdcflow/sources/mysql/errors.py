@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, RightMissing, SourceUnavailable
 from cdcflow.model.table import TableId
 from cdcflow.sources.engine import errors
+from cdcflow.sources.mysql.sql import quote_name
 
 if TYPE_CHECKING:
     import pymysql
@@ -45,6 +46,12 @@ class ServerReadOnly(RightMissing):
     by another."""
 
     section = "read-only-source"
+
+
+def engine_refusal(table: TableId, engine: str) -> tuple[str, str]:
+    """Return why a table with an engine without transactions cannot be captured, and the statement that fixes it."""
+    why = f"{table} uses the storage engine {engine}, which has no transactions"
+    return why, f"ALTER TABLE {quote_name(table.schema)}.{quote_name(table.name)} ENGINE = InnoDB"
 
 
 def history_table_error(table: TableId) -> ConfigurationError:

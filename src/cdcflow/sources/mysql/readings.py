@@ -106,7 +106,7 @@ def with_names(statement: Statement, named: Callable[[TableId], TableId]) -> Sta
         case PartsChanged(table, other):
             return replace(statement, table=named(table), other=other and named(other))
         case Created(table, like):
-            return Created(named(table), like and named(like))
+            return replace(statement, table=named(table), like=like and named(like))
         case Versioned(table) | OtherDdl(TableId() as table):
             return replace(statement, table=named(table))
         case Several(parts):

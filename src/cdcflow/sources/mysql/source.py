@@ -135,10 +135,8 @@ class MySQLSource(MovableSource[Connection, MySQLState, CatalogTable]):
         route = None if start.move is None else self._route(connection, start)
         marking = self._marking(slot)
         marking.ensure(connection)
-        selected, known = self._select(before), self._captured_by(before)
-        if before is not None:
-            selected, self._left_out = selected.for_restart(known, self._selection)
-        self._check(selected, known)
+        selected, self._left_out = self._select_for_start(before)
+        self._check(selected, self._captured_by(before))
         address = str(self._connector.address)
         preparation = Preparation(connection, self._flavor, marking, address=address, wait_s=self._wait_s)
         begun, state, history = self._prepare_position(preparation, start, slot, route)
@@ -354,7 +352,7 @@ class MySQLSource(MovableSource[Connection, MySQLState, CatalogTable]):
     def _plan_move(self, connection: Connection, start: Start[MySQLState], before: MySQLState) -> MovePlan:
         doctor.check(connection, self._settings)
         route = self._route(connection, start)
-        selected, self._left_out = self._select(before).for_restart(self._captured_by(before), self._selection)
+        selected, self._left_out = self._select_for_start(before)
         self._check(selected, self._captured_by(before))
         version = ".".join(map(str, version_of(connection.get_server_info())))
         return MovePlan(

@@ -113,9 +113,9 @@ RULES = (
     ),
     StatementRule(
         "lose_transactions",
-        "read again",
+        "stops",
         "`ENGINE =` one without transactions",
-        "read again, and refused with an error at the next check",
+        "fails alone, also if the engine is InnoDB again later, until it is read again",
     ),
     StatementRule(
         "options",

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 
 from cdcflow.model.table import TableId
-from cdcflow.sources.mysql.alters import HARMLESS, Altered, alter_effects
+from cdcflow.sources.mysql.alters import HARMLESS, Altered, alter_effects, engine_in
 from cdcflow.sources.mysql.events import Query, Xid
 from cdcflow.sources.mysql.sql import SqlToken, behind_if, name_at, table_at, tokens_of, word_at
 
@@ -89,10 +89,12 @@ class PartsChanged:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A table was created, without rows. `like`: the table whose columns it has."""
+    """A table was created, without rows. `like`: the table whose columns it has. `engine`: the engine without
+    transactions that it has; "": none that the statement names."""
 
     table: TableId
     like: TableId | None = None
+    engine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +249,9 @@ def _parse_create(tokens: list[SqlToken], at: int, schema: str) -> Statement:
     if replaces:
         return Emptied((table,), dropped=True)
     like = rest + (name_at(tokens, rest) == "(")
-    return Created(table, table_at(tokens, like + 1, schema)[0] if word_at(tokens, like) == "LIKE" else None)
+    if word_at(tokens, like) == "LIKE":
+        return Created(table, table_at(tokens, like + 1, schema)[0])
+    return Created(table, engine=engine_in(tokens[rest:]))
 
 
 def _has_query(words: list[str]) -> bool:

@@ -160,8 +160,8 @@ class PostgresSource(MovableSource[Connection, PostgresState, CatalogTable]):
         selected = self._catalog.select(connection)
         self._use_numbers(self._numbers(connection, before, selected, route, is_replaced=replaced))
         end = log_end(connection)
-        if position is not None:
-            selected, self._left_out = selected.for_restart(frozenset(by_oid.values()), self._selection)
+        known, is_first = frozenset(by_oid.values()), position is None
+        selected, self._left_out = selected.for_start(known, self._selection, is_first=is_first)
         self._check(selected)
         # A new table that another session has locked is captured later: all others would wait with it.
         new = [t for t in selected.good if t.rel.oid not in by_oid]
@@ -410,7 +410,7 @@ class PostgresSource(MovableSource[Connection, PostgresState, CatalogTable]):
         known = frozenset[TableId]() if route.kind == "other" else self._captured_by(before)
         is_other = route.kind == "other"
         self._use_numbers(self._numbers(connection, before, selected, route, is_replaced=is_other))
-        selected, self._left_out = selected.for_restart(known, self._selection)
+        selected, self._left_out = selected.for_start(known, self._selection)
         self._check(selected)
         tables = self._previews(connection, selected)
         version = connection.info.server_version // 10000
