@@ -347,6 +347,44 @@ def test_statements_that_mean_other_than_their_text_says(small: MySQLBank, flavo
     assert set(seen) == {"hidden", "computed", "copied"}
 
 
+def test_statements_on_other_schemas_that_change_captured_rows_are_noticed(small: MySQLBank, flavor: Flavor) -> None:
+    """M07: through a view, a trigger and a function, each of which another statement has removed since."""
+    small.tables = ("viewed", "triggered", "called")
+    other = f"{small.schema}_other"
+    small.database.execute(
+        *(f"CREATE TABLE {t} (id int PRIMARY KEY, v int)" for t in small.tables),
+        *(f"INSERT INTO {t} VALUES (1, 1), (2, 2)" for t in small.tables),
+        f"CREATE DATABASE {other}",
+        f"CREATE TABLE {other}.plain (id int PRIMARY KEY)",
+        f"CREATE TABLE {other}.armed (id int PRIMARY KEY)",
+        f"CREATE VIEW {other}.seen AS SELECT * FROM viewed",
+        f"CREATE TRIGGER {other}.fires AFTER INSERT ON {other}.armed FOR EACH ROW "
+        f"UPDATE {small.schema}.triggered SET v = v + NEW.id",
+        "SET GLOBAL log_bin_trust_function_creators = ON",
+        f"CREATE FUNCTION {other}.calls() RETURNS int DETERMINISTIC MODIFIES SQL DATA "
+        f"BEGIN DELETE FROM {small.schema}.called WHERE id = 1; RETURN 5; END",
+    )
+    try:
+        with following(small) as seen:
+            small.database.execute(
+                "SET binlog_format = STATEMENT",
+                f"USE {other}",
+                "INSERT INTO plain VALUES (1)",
+                "UPDATE seen SET v = 7 WHERE id = 2",
+                "INSERT INTO armed VALUES (3)",
+                "INSERT INTO plain VALUES (calls())",
+                "DROP VIEW seen",
+                "DROP TRIGGER fires",
+                "DROP FUNCTION calls",
+            )
+        assert set(seen) == set(small.tables)
+        with following(small) as seen:
+            small.database.execute("SET binlog_format = STATEMENT", f"USE {other}", "INSERT INTO plain VALUES (9)")
+        assert set(seen) == (set(small.tables) if flavor == "mariadb" else set()), "MySQL lists the schemas"
+    finally:
+        small.database.execute("SET GLOBAL log_bin_trust_function_creators = OFF", f"DROP DATABASE {other}")
+
+
 DOCUMENT = '{"a": 1, "text": "' + 100 * "x" + '"}'
 """Long enough for the server to log a change in it as a part."""
 

@@ -68,6 +68,50 @@ def test_rows_changed_by_a_statement_on_another_name_of_the_schema_stop(said: st
     refused(log, ConfigurationError, "may be a view of a captured table")
 
 
+def listed(*schemas: str) -> bytes:
+    """The status variable with the schemas that a statement used."""
+    return bytes((12, len(schemas))) + b"".join(schema.encode() + b"\0" for schema in schemas)
+
+
+@pytest.mark.parametrize(
+    ("said", "more", "read"),
+    [
+        ("UPDATE x SET v = 1", b"", ["t"]),
+        ("UPDATE x SET v = 1", listed("else"), []),
+        ("UPDATE x SET v = 1", listed("else", "shop"), ["t"]),
+        ("UPDATE x SET v = 1", listed(""), ["t"]),
+        ("UPDATE x SET v = 1", bytes((12, 254)), ["t"]),
+        ("UPDATE mysql.x SET v = 1", b"", []),
+        ("REPLACE INTO checksums SELECT count(*) FROM shop.t /*checksum chunk*/", listed("else", "shop"), []),
+        ("REPLACE INTO checksums SELECT count(*) FROM shop.t /*checksum chunks*/", listed("else", "shop"), ["t"]),
+        ("CALL p()", listed("else"), []),
+        ("UPDATE x, y SET v = 1", listed("else"), []),
+    ],
+)
+def test_tables_that_a_statement_on_another_schema_may_have_changed_are_read_again(
+    said: str, more: bytes, read: list[str]
+) -> None:
+    """M07: through a view, a trigger or a function. MySQL lists the schemas of all tables that a statement used."""
+    log = Log()
+    one(log, 1)
+    log.begin()
+    log.query(said, "else", more=more)
+    log.commit()
+    assert filled(whole(log)) == read
+
+
+@pytest.mark.parametrize("said", ["CALL p()", "UPDATE x, y SET v = 1"])
+@pytest.mark.parametrize("more", [b"", listed("else", "shop")])
+def test_statement_on_tables_that_cannot_be_determined_stops(said: str, more: bytes) -> None:
+    """M07: unless the event lists other schemas only."""
+    log = Log()
+    one(log, 1)
+    log.begin()
+    log.query(said, "else", more=more)
+    log.commit()
+    refused(log, ConfigurationError, "cannot be determined from its text")
+
+
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize(
     ("said", "read"),
@@ -384,7 +428,7 @@ CREATE TABLE elsewhere (id int PRIMARY KEY)
 CREATE TABLE elsewhere (id int) START TRANSACTION
 CREATE TABLE elsewhere LIKE t
 CREATE TEMPORARY TABLE t (id int)
-REPLACE INTO `percona`.`checksums` SELECT count(*) FROM t
+REPLACE INTO `percona`.`checksums` SELECT count(*) FROM t /*checksum chunk*/
 """.strip().splitlines(),
 )
 def test_statement_about_no_captured_rows_is_passed_over(said: str) -> None:

@@ -86,7 +86,23 @@ def test_charset_is_found_whatever_comes_before_it(first: bytes) -> None:
 )
 def test_phase_of_an_alter_is_recognized(variable: bytes, is_done: bool) -> None:
     """MariaDB logs that an ALTER began, and how it ended."""
-    assert status_variables(charset(LATIN1) + variable) == StatusVariables(0, LATIN1, is_done)
+    found = status_variables(charset(LATIN1) + variable)
+    assert (found.client, found.is_done) == (LATIN1, is_done)
+
+
+@pytest.mark.parametrize(
+    ("listed", "schemas"),
+    [
+        (b"\x02a\0\xd1\x84\0", ("a", "ф")),
+        (b"\x01\0", None),  # a table that foreign keys reference was used
+        (b"\x00", None),
+        (b"\xfe", None),  # too many
+        (b"\x02a\0", None),  # cut off
+    ],
+)
+def test_schemas_that_a_statement_used_are_found(listed: bytes, schemas: tuple[str, ...] | None) -> None:
+    """MySQL lists them; an incomplete list must not seem to be all of them."""
+    assert status_variables(charset(LATIN1) + b"\x0c" + listed).schemas == schemas
 
 
 # ── texts ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -198,7 +214,7 @@ def test_name_that_is_no_text_may_be_any_table(said: str, filled: set[str]) -> N
 def test_letters_that_name_no_captured_table_change_nothing(said: bytes) -> None:
     """Comments and other tables in another language are common."""
     log = Log()
-    log.standalone(said, more=charset(CP1251))
+    log.standalone(said, more=charset(CP1251) + b"\x0c\x01elsewhere\0")
     one(log, 2, table=simple("t"))
     found = read(log, "t", "u")
     assert (emptied(found), read_again(found), ids_of(found)) == ([], set(), [2])

@@ -41,6 +41,9 @@ from cdcflow.sources.mysql.tables import Tables
 from cdcflow.sources.mysql.transactions import Groups
 from cdcflow.sources.mysql.wire import Events
 
+WITHOUT_TRIGGERS = frozenset(("mysql",))
+"""Schemas of the servers themselves, in which they allow no triggers. Their agents write there all the time."""
+
 
 class Statements:
     """Applies statements in the log's order, each between the table maps before it and those after it."""
@@ -79,8 +82,8 @@ class Statements:
     def _changes_by_statement(self, statement: Statement, at: int, delivered: bool) -> list[Truncate]:
         """Apply a statement like `take`; its tables have the names of the catalog."""
         match statement:
-            case RowChange(tables, what) if not delivered:
-                self._check_row_change(tables, what)
+            case RowChange() if not delivered:
+                self._change_rows(statement)
             case Emptied(tables):
                 return self._empty_tables(tables, at, delivered)
             case SchemaDropped(schema):
@@ -151,9 +154,9 @@ class Statements:
         """
         self._rows.forget_shapes(table)
         match statement:
-            case RowChange(tables, what):
+            case RowChange():
                 if not delivered:
-                    self._check_row_change(tables, what)
+                    self._change_rows(statement)
                 return []
             case Created():
                 return []
@@ -269,12 +272,30 @@ class Statements:
         if engine := self._tables.engine_that_keeps_changes(table):
             self._lose_transactions(table, engine, delivered=False)
 
-    def _check_row_change(self, tables: tuple[TableId, ...], what: str) -> None:
+    def _change_rows(self, change: RowChange) -> None:
+        """Apply a statement that changed rows without row events.
+
+        Its text does not show whether a name is that of a view, or which tables the triggers and functions that it used
+        have changed. The catalog may show other ones than those of its time. So if it names tables of other schemas
+        only, each captured table that it may have changed is read again.
+
+        Raises:
+            ConfigurationError: it is on a captured table, on another name in a schema with captured tables, or on
+                tables that its text does not show, unless the event lists only other schemas.
+        """
+        tables, schemas = change.tables, change.schemas
         captured = [t for t in tables if self._counts(t)]
         others = [t for t in tables if not self._tables.is_captured(t)]
         related = [t for t in others if any(map(self._counts, self._tables.captured_in(t.schema)))]
-        if tables and not captured and not related:
-            return
+        if not captured:
+            used = (None,) if schemas is None else schemas
+            reached = [t for schema in used for t in self._tables.captured_in(schema) if self._counts(t)]
+            if tables and not related:
+                if not all(t.schema in WITHOUT_TRIGGERS for t in tables):
+                    self._filled.update(dict.fromkeys(reached, False))
+                return
+            if not reached and schemas is not None:
+                return
         if captured:
             on = f"captured table {captured[0]}"
         elif related:
@@ -282,7 +303,7 @@ class Statements:
         else:
             on = "tables that cannot be determined from its text"
         raise ConfigurationError(
-            f"the binary log has {what} as a statement, not as rows, on {on}: a session uses binlog_format "
+            f"the binary log has {change.what} as a statement, not as rows, on {on}: a session uses binlog_format "
             f"STATEMENT or MIXED, and the log lacks the rows that the statement changed",
             remedy=f"run SET GLOBAL binlog_format = ROW, end the sessions that use another format, then {READ_ANEW}",
             runbook="binlog-not-complete",

@@ -243,7 +243,7 @@ class Query:
     """A statement in the log, the schema in which it was executed, and the bits of the session's sql_mode.
 
     `raw`, `is_single` and `is_readable` are those of its `StatementText`, `is_done` that of its `StatusVariables`.
-    `is_of_session`: it uses what only its session has, such as a temporary table.
+    `is_of_session`: it uses what only its session has, such as a temporary table. `schemas`: see `StatusVariables`.
     """
 
     schema: str
@@ -255,6 +255,7 @@ class Query:
     is_readable: bool = True
     is_done: bool = True
     is_of_session: bool = False
+    schemas: tuple[str, ...] | None = None
 
 
 def query_texts(events: Events, at: Int64s) -> Int64s:
@@ -298,6 +299,7 @@ def query_of(event: bytes, flavor: Flavor = "mariadb") -> Query:
         found.is_readable,
         told.is_done,
         bool(event[17] & _THREAD_SPECIFIC),
+        told.schemas,
     )
 
 

@@ -51,10 +51,12 @@ class XaEnd:
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """A statement that changes rows without row events. `tables` is empty if the tables cannot be determined."""
+    """A statement that changes rows without row events. `tables` is empty if the tables cannot be determined.
+    `schemas`: those of all tables that it may have changed apart from these, if they are known, otherwise None."""
 
     tables: tuple[TableId, ...]
     what: str
+    schemas: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,8 @@ Statement = (
 _XID = re.compile(
     r"^\s*XA\s+(COMMIT|ROLLBACK)\s+X'((?:[0-9a-f]{2})*)'(?:\s*,\s*X'((?:[0-9a-f]{2})*)')?(?:\s*,\s*(\d+))?", re.I
 )
+_CHECKSUM = re.compile(r"/\*(?:checksum (?:table|chunk)|past (?:lower|upper) chunk)\*/\s*\Z")
+"""How statements of pt-table-checksum end, which it always logs as statements. They change its own table only."""
 _ROW_WORDS = frozenset(("INSERT", "REPLACE", "UPDATE", "DELETE", "LOAD", "WITH", "CALL", "DO", "SELECT", "VALUES"))
 _HARMLESS_WORDS = frozenset(("FLUSH", "RELEASE", "GRANT", "REVOKE", "ANALYZE", "OPTIMIZE", "REPAIR", "CHECK", "SET"))
 _NOISE = frozenset(("LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "QUICK", "IGNORE", "INTO", "FROM"))
@@ -200,9 +204,10 @@ def statement_of(query: Query) -> Statement:
         case ["XA", *_]:
             return Harmless()
         case ["ANALYZE", word, *_] if word not in ("TABLE", "TABLES", "LOCAL", "NO_WRITE_TO_BINLOG"):
-            return RowChange((), "ANALYZE")
+            return RowChange((), "ANALYZE", query.schemas)
         case [word, *_] if word in _ROW_WORDS:
-            return RowChange(_changed_tables(tokens, query.schema), word)
+            schemas = () if _CHECKSUM.search(query.text) else query.schemas
+            return RowChange(_changed_tables(tokens, query.schema), word, schemas)
         case [word, *_] if word in _HARMLESS_WORDS:
             return Harmless()
     return _ddl(tokens, query)
@@ -227,20 +232,21 @@ def _ddl(tokens: list[SqlToken], query: Query) -> Statement:
         case ["ALTER", *_] if "TABLE" in words[1:4]:
             return _parse_alter(tokens, words.index("TABLE") + 1, schema, is_ignore="IGNORE" in words[1:3])
         case ["CREATE", *_] if "TABLE" in words[1:4]:
-            return _parse_create(tokens, words.index("TABLE") + 1, schema)
+            return _parse_create(tokens, words.index("TABLE") + 1, query)
         case ["CREATE", *_] if "UNIQUE" in words[1:4]:
             ons = (at for at, token in enumerate(tokens) if token.word == "ON")
             return OtherDdl(table_at(tokens, next(ons, len(tokens)) + 1, schema)[0], Altered(False, refuses=True))
     return OtherDdl(None)
 
 
-def _parse_create(tokens: list[SqlToken], at: int, schema: str) -> Statement:
+def _parse_create(tokens: list[SqlToken], at: int, query: Query) -> Statement:
     """Parse a CREATE TABLE. A table created from a query is logged as an empty one with row events, or its rows are not
     in the log."""
+    schema = query.schema
     table, rest = table_at(tokens, behind_if(tokens, at), schema)
     words = [t.word for t in tokens]
     if _has_query(words[at:]):
-        return RowChange((table,) if table else (), "CREATE TABLE … SELECT")
+        return RowChange((table,) if table else (), "CREATE TABLE … SELECT", query.schemas)
     if table is None:
         return OtherDdl(None)
     replaces = words[1:3] == ["OR", "REPLACE"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-_SQL_MODE, _CHARSETS, _ALTER = 1, 4, 130
+_SQL_MODE, _CHARSETS, _SCHEMAS, _ALTER = 1, 4, 12, 130
 _COMMITS, _ROLLS_BACK = 4, 8
 _STARTS = 2
 
@@ -18,11 +18,13 @@ _STARTS = 2
 class StatusVariables:
     """The settings in a QUERY event. `client`: the collation number of `character_set_client`; None if the event does
     not contain it. `is_done`: the statement was executed. MariaDB with `binlog_alter_two_phase` also logs the start of
-    an ALTER, and its rollback, with the same text."""
+    an ALTER, and its rollback, with the same text. `schemas`: those of all tables that the statement used, also through
+    views, triggers and functions (MySQL, for a statement that changes rows); None if the event does not list them."""
 
     sql_mode: int = 0
     client: int | None = None
     is_done: bool = True
+    schemas: tuple[str, ...] | None = None
 
 
 def status_variables(data: bytes) -> StatusVariables:
@@ -34,7 +36,15 @@ def status_variables(data: bytes) -> StatusVariables:
         int.from_bytes(found.get(_SQL_MODE, b""), "little"),
         client,
         not phase & (_STARTS | _ROLLS_BACK),
+        _listed_schemas(found.get(_SCHEMAS, b"")),
     )
+
+
+def _listed_schemas(value: bytes) -> tuple[str, ...] | None:
+    """Return the schemas in a list; None if it has none, or names no schema: there were too many, or a table that
+    foreign keys reference was used."""
+    names = value[1:].split(b"\0")[:-1]
+    return tuple(name.decode(errors="replace") for name in names) if names and all(names) else None
 
 
 def _values(data: bytes) -> dict[int, bytes]:
@@ -99,7 +109,7 @@ _LENGTHS: Mapping[int, Callable[[bytes], int]] = {
     9: _fixed_size(8),  # tables that an update changes
     10: _fixed_size(4),  # the length that was written
     11: _two_texts,  # user and host
-    12: _schemas,
+    _SCHEMAS: _schemas,
     13: _fixed_size(3),  # microseconds
     16: _fixed_size(1),  # explicit_defaults_for_timestamp
     17: _fixed_size(8),  # the transaction's number
