@@ -363,7 +363,7 @@ class Run:
             self.mended.add(said)
             self.outcome.stops.append(said)
             for statement in statements:
-                self._said([statement], own=False)
+                self._said([self._with_key(statement)], own=False)
             for column, policy in settings:
                 self._set_column(column, policy)
                 is_set = True

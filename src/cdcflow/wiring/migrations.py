@@ -41,10 +41,11 @@ from cdcflow.wiring.type_names import column_type
 from cdcflow.wiring.warehouses import policies, warehouse
 
 _STRONGEST: tuple[StatementEffect, ...] = (
-    *("stops", "refused", "unknown", "emptied", "kept", "added", "read again", "depends", "nothing", "not captured"),
+    *("stops", "fails", "refused", "unknown", "emptied", "kept", "added", "read again", "depends", "nothing"),
+    "not captured",
 )
 _NO_RULE: tuple[StatementEffect, ...] = ("unknown", "not captured")
-_FAULTS: tuple[StatementEffect, ...] = ("stops", "refused", "unknown")
+_FAULTS: tuple[StatementEffect, ...] = ("stops", "fails", "refused", "unknown")
 
 
 @dataclass(frozen=True, slots=True)

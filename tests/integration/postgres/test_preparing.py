@@ -13,7 +13,7 @@ import pytest
 import structlog
 from tests.servers.postgres import Database, PostgresServer
 from tests.support.polling import wait_for, wait_until
-from tests.support.postgres.controlled_source import LOG_ID, SLOT, Capture, MakeCapture
+from tests.support.postgres.controlled_source import LOG_ID, SLOT, Capture, MakeCapture, table_id
 
 from cdcflow.capture.ports.source import SourceHistory
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
@@ -673,8 +673,8 @@ def test_refused_newcomer_does_not_stop_a_running_capture(database: Database, ca
     database.execute("ALTER TABLE half_made ADD PRIMARY KEY (id)")
     assert [str(t.id) for t in capture.source.tables()] == ["public.half_made", "public.items"]
     database.execute("ALTER TABLE items DROP CONSTRAINT items_pkey")
-    with pytest.raises(ConfigurationError, match=r"public\.items has no primary key"):
-        capture.source.tables()
+    assert [str(t.id) for t in capture.source.tables()] == ["public.half_made", "public.items"]
+    assert "public.items has no primary key" in capture.source.compare_rows({}).refused[table_id("public.items")]
 
 
 def test_refused_newcomer_does_not_stop_a_restart(items: Database, make_capture: MakeCapture) -> None:
@@ -690,8 +690,9 @@ def test_refused_newcomer_does_not_stop_a_restart(items: Database, make_capture:
     with pytest.raises(ConfigurationError, match=r"public\.half_made has no primary key"):
         make_capture(items, tables=["public.items", "public.half_made"]).prepare(before)
     items.execute("ALTER TABLE items DROP CONSTRAINT items_pkey")
-    with pytest.raises(ConfigurationError, match=r"public\.items has no primary key"):
-        make_capture(items).prepare(before)
+    again = make_capture(items)
+    again.prepare(before)
+    assert "public.items has no primary key" in again.source.compare_rows({}).refused[table_id("public.items")]
 
 
 def test_publication_that_temporarily_excluded_operations_is_detected(
@@ -878,3 +879,30 @@ def test_tables_that_a_dot_joins_to_one_name_are_refused_and_a_captured_one_cont
     renamed.prepare(before)
     assert sorted(str(t.id) for t in renamed.source.tables()) == ["a.b.c", "a.bc"]
     assert not renamed.source.left_out()
+
+
+def test_captured_table_that_became_a_partition_of_a_root_stops_nothing_and_its_root_is_named(
+    items: Database, make_capture: MakeCapture
+) -> None:
+    """P12: the server publishes its changes as those of the root. Doctor counted it as captured through its root, and
+    a name without wildcards stopped the capture of all tables."""
+    items.execute("CREATE TABLE other (id int PRIMARY KEY)")
+    capture = make_capture(items, tables=["public.items", "public.other"])
+    before = capture.prepare()
+    items.execute(
+        "CREATE TABLE root (LIKE items INCLUDING ALL) PARTITION BY RANGE (id);"
+        "ALTER TABLE root ATTACH PARTITION items DEFAULT"
+    )
+    assert [str(t.id) for t in capture.source.tables()] == ["public.other"]
+    (found,) = [f for f in make_capture(items, tables=["public.*", "!public.root"]).source.doctor() if "root" in f.text]
+    assert (found.level, found.remedy) == ("warning", "add public.root to source.tables")
+    assert "public.items, which became partitions of public.root" in found.text
+    capture.close()
+    again = make_capture(items, tables=["public.items", "public.other"])
+    again.prepare(before)
+    assert [str(t.id) for t in again.source.tables()] == ["public.other"]
+    again.close()
+    with_root = make_capture(items, tables=["public.root", "public.other"])
+    with_root.prepare(before)
+    items.execute("INSERT INTO root (id) VALUES (77)")
+    assert [row["id"] for row in with_root.changes("public.root")] == [77]

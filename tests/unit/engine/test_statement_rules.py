@@ -22,13 +22,8 @@ BEGINS = {
     "added": ("**added**", "nothing; the next check adds it", "its changes continue under the name"),
     "kept": ("the others continue; **kept**", "nothing arrives under the new name; what it had is **kept**"),
     "emptied": ("emptied", "the log gets one truncate"),
-    "stops": (
-        "stops",
-        "the server refuses updates",
-        "refused with an error",
-        "fails alone",
-        "the same; any method other than heap",
-    ),
+    "fails": ("the server refuses updates", "a captured table **fails**", "the same; with any method other than heap"),
+    "stops": ("stops", "fails alone"),
     "refused": ("the server refuses it",),
 }
 """How the page's words begin for each effect; what depends on something names it."""

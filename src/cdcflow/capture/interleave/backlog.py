@@ -205,9 +205,9 @@ class Backlog:
         gap = None if is_mended else ended.gap
         self.set(table, replace(ended, keys_since=None, whole_since=whole_since, gap=gap))
 
-    def lose_changes(self, table: TableId, epoch: Epoch, next_offset: Offset, position: Position) -> None:
+    def lose_changes(self, table: TableId, epoch: Epoch, next_offset: Offset, position: Position, by: str) -> None:
         """Record that the log lacks changes of a table from offset `next_offset`; they begin after `position` in the
-        source's log."""
+        source's log. `by`: see `Gap`."""
         known = self.progress.tables[table]
         before = None if known.gap is None or known.gap.base or not known.in_doubt else known.gap
         gap = Gap(
@@ -216,6 +216,7 @@ class Backlog:
             epoch,
             position.text if before is None else before.before,
             "",
+            by=by,
         )
         missed = (*known.missed, (next_offset, known.generation))[-MISSED_KEPT:]
         self.set(table, replace(known, whole_since=None, gap=gap, missed=missed))

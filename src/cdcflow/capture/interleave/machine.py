@@ -65,7 +65,7 @@ from cdcflow.capture.interleave.progress import CommandRecord, Progress, State
 from cdcflow.capture.interleave.tail import Tail
 from cdcflow.capture.interleave.window_sequence import WindowSequence
 from cdcflow.model.change import KeySet, Uint64s
-from cdcflow.model.position import Checkpoint, Epoch
+from cdcflow.model.position import Checkpoint, Epoch, Position
 from cdcflow.model.table import TableId
 
 
@@ -167,7 +167,8 @@ class Interleave:
                 self._rows_incomplete(table, keys)
             case ChangesRefused():
                 self._windows.lose_changes(given)
-            case RowsCompared(found):
+            case RowsCompared(found, refused):
+                self._compare_refused(refused)
                 for version in found:
                     self._compare_version(version, is_shown_again=True)
             case Tick(now_us):
@@ -207,6 +208,14 @@ class Interleave:
         # Rows may have changed and the version be the same: a partition was added, written to, and dropped.
         if self._backlog.keep_version(version) or version.changed:
             self._windows.wait_for_mark()
+
+    def _compare_refused(self, refused: Mapping[TableId, str]) -> None:
+        """Fail the tables that cannot be captured now, and read those again that can be captured again."""
+        position = self._tail.position or Position("")
+        for table, reason in refused.items():
+            self._windows.lose_changes(ChangesRefused(table, reason, position, is_checked=True))
+        for table in [t for t, known in self.progress.tables.items() if known.is_refused and t not in refused]:
+            self._windows.read_refused(table)
 
     def _rows_changed(self, table: TableId) -> None:
         # A table whose backfill failed is read again too: the statement may have fixed the cause. And if it emptied the

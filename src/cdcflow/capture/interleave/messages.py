@@ -170,12 +170,15 @@ class RowsIncomplete:
 class ChangesRefused:
     """Changes of this table cannot leave the source, beginning with the next transactions, which lack them.
 
-    `reason` has no row values; `position` is one before those transactions.
+    `reason` has no row values; `position` is one before those transactions. `is_checked`: the source's checks of its
+    tables (`RowsCompared.refused`) show until when the table is refused, and it is read again after that. Otherwise an
+    operator has it read again.
     """
 
     table: TableId
     reason: str
     position: Position
+    is_checked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,10 +209,11 @@ class RowsCompared:
     """The result of a catalog check: the tables whose row version has changed.
 
     A version is ignored if its `known` is no longer the version in the table's progress; the next check compares the
-    table again.
+    table again. `refused`: the captured tables that cannot be captured now, each with the reason.
     """
 
     found: tuple[RowVersion, ...]
+    refused: Mapping[TableId, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

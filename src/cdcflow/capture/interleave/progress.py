@@ -46,6 +46,10 @@ class RepairOrder:
         return {"number": self.number, "keys": self.keys, "known_until": self.known_until}
 
 
+REFUSED = "refused"
+"""The value of `Gap.by` for a table that the source's checks show as refused."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Lost changes of a table whose rows were kept.
@@ -61,7 +65,7 @@ class Gap:
     them). With a base, `before` is "": it is unknown since when changes are missing in those rows.
 
     `by`: "move" if an operator moved the log to another server. The daemon then repairs the table by itself, whatever
-    its settings are. Otherwise "".
+    its settings are. `REFUSED` if the table cannot be captured now: it is read again when it can be. Otherwise "".
     """
 
     offset: Offset
@@ -157,6 +161,12 @@ class TableProgress:
     def lacks_changes(self) -> bool:
         """Whether changes of the table are missing until it is read again, because some cannot leave the source."""
         return self.state == "failed" and self.gap is not None and self.gap.is_open
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether changes of the table are missing because it cannot be captured now. It is read again by itself
+        when it can be."""
+        return self.lacks_changes and self.gap is not None and self.gap.by == REFUSED
 
     @property
     def in_doubt(self) -> bool:

@@ -52,7 +52,7 @@ from cdcflow.capture.interleave.messages import (
     Visibility,
     WriteMark,
 )
-from cdcflow.capture.interleave.progress import State
+from cdcflow.capture.interleave.progress import REFUSED, State
 from cdcflow.capture.interleave.tail import Tail
 from cdcflow.capture.interleave.window import Window, split_runs, token, window_number
 from cdcflow.errors import InvariantViolated
@@ -436,8 +436,15 @@ class WindowSequence:
         if known is None or known.state == "forgotten" or known.lacks_changes:
             return
         self.leave_all()  # held transactions precede the missing changes, so they get lower offsets
-        self._backlog.lose_changes(table, self._epoch, self._tail.next_offset, refused.position)
+        by = REFUSED if refused.is_checked else ""
+        self._backlog.lose_changes(table, self._epoch, self._tail.next_offset, refused.position, by)
         self.stop(table, "failed", refused.reason)
+
+    def read_refused(self, table: TableId) -> None:
+        """Read a table that can be captured again. Changes from before that may still be under way."""
+        self.tell("table to be read again", table=str(table), reason="it can be captured again")
+        self._backlog.begin_generation(table, self._tail.next_offset)
+        self.wait_for_mark()
 
     def wait_for_mark(self) -> None:
         """Plan nothing until a mark written after this call has arrived."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar
 
-from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.errors import ConfigurationError, SourceUnavailable, TableMisfit
 from cdcflow.model.table import LOG_COLUMNS, MERGE_COLUMNS, TableId
 
 _PART = r'("(?:[^"]|"")+"|[^".]+)'
@@ -103,12 +103,15 @@ class Selected(Generic[E]):
     `refused`: the tables that cannot be captured, with the reasons: tables that the dialect refuses, and tables whose
     joined schema and name are equal to those of another. `ignored` explains which other objects a wildcard matched that
     are not tables to capture. `misfits`: the refused tables that other settings for their values would let in.
+    `failing`: captured tables that cannot be captured now, with the reasons. They are not in `refused`: each of them
+    fails, and the others continue.
     """
 
     tables: tuple[E, ...]
     refused: Mapping[TableId, tuple[Refusal, ...]]
     ignored: tuple[str, ...]
     misfits: frozenset[TableId] = frozenset()
+    failing: Mapping[TableId, tuple[Refusal, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if twins := _of_one_name(t.id for t in self.tables):
@@ -136,7 +139,7 @@ class Selected(Generic[E]):
         if not good and not kept:
             return self
         left = tuple(t for t in rest if not refused.get(t.id) or t.id in kept)
-        return Selected(left, kept, self.ignored, self.misfits & kept.keys())
+        return replace(self, tables=left, refused=kept, misfits=self.misfits & kept.keys())
 
     def refusing(self, describe: Callable[[E], object]) -> Selected[E]:
         """Return the selection, also refusing the tables that `describe` raises ConfigurationError for.
@@ -150,7 +153,13 @@ class Selected(Generic[E]):
             except ConfigurationError as error:
                 refused[table.id] = (refusal_of(error),)
         misfits = self.misfits | (refused.keys() - self.refused.keys())
-        return Selected(self.tables, refused, self.ignored, misfits)
+        return replace(self, refused=refused, misfits=misfits)
+
+    def fail_alone(self, captured: Collection[TableId]) -> Selected[E]:
+        """Return the selection, in which those of the `captured` tables that are refused stop no other table."""
+        failing = {table: why for table, why in self.refused.items() if table in captured}
+        refused = {table: why for table, why in self.refused.items() if table not in captured}
+        return replace(self, refused=refused, failing={**self.failing, **failing})
 
     def without(self, tables: Collection[TableId]) -> Selected[E]:
         """Return the selection without these tables."""
@@ -198,6 +207,21 @@ class Selected(Generic[E]):
 def refusal_of(error: ConfigurationError) -> Refusal:
     """Return why a table cannot be captured, from the error that a use of it raised."""
     return str(error).splitlines()[0], error.remedy or "leave it out of source.tables"
+
+
+class CapturedTableRefused(TableMisfit):
+    """A captured table cannot be captured now. Next: it fails until it can be, and the others continue."""
+
+    section = "table-not-capturable"
+
+    def __init__(self, table: TableId, refusals: Sequence[Refusal]) -> None:
+        super().__init__("; ".join(why for why, _ in refusals), remedy="; ".join(advice(r) for _, r in refusals))
+        self.table = table
+
+    @property
+    def reason(self) -> str:
+        """Why the table fails, and what helps, in one line."""
+        return f"{self.args[0].splitlines()[0]}; {self.remedy}; the table is then read again"
 
 
 def ignored_object(selection: Selection, table: TableId, why: str, remedy: str) -> str:

@@ -12,8 +12,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
+from cdcflow.capture.interleave.progress import Progress
 from cdcflow.capture.ports.comparison import Comparison
 from cdcflow.capture.ports.findings import Finding
 from cdcflow.capture.ports.log import OpenSpool
@@ -35,7 +36,7 @@ from cdcflow.sources.engine.connections import Connector, Session
 from cdcflow.sources.engine.findings import of_error, ok
 from cdcflow.sources.engine.moves import log_is_empty
 from cdcflow.sources.engine.policies import ByShape, Policies
-from cdcflow.sources.engine.selection import SelectableTable, Selected, Selection
+from cdcflow.sources.engine.selection import CapturedTableRefused, SelectableTable, Selected, Selection
 
 
 class SourceState(Protocol):
@@ -87,6 +88,9 @@ class SqlSource(ABC, Generic[C, S, E]):
     """Implements the parts of `cdcflow.ports.Source` that do not depend on the server. `session` is for small queries.
     `session` and `connector` connect only when a method needs them, and are closed with the source."""
 
+    _fails_alone: ClassVar[bool] = False
+    """Whether a captured table that is refused fails, and the others continue. Otherwise it stops the capture."""
+
     def __init__(self, connector: Connector[C], session: Session[C]) -> None:
         self._connector = connector
         self._session = session
@@ -94,6 +98,8 @@ class SqlSource(ABC, Generic[C, S, E]):
         self._captured: frozenset[TableId] | None = None
         self._prepared_tables: Sequence[Table] | None = None
         self._left_out: tuple[TableId, ...] = ()
+        self._refused: Mapping[TableId, str] = {}
+        """The captured tables that could not be captured at the last check of the tables, with the reasons."""
 
     # ── what a dialect defines ──────────────────────────────────────────────────────────────────────────────
 
@@ -194,6 +200,7 @@ class SqlSource(ABC, Generic[C, S, E]):
         finally:
             self._connector.discard(connection)
         self._captured = frozenset(t.id for t in begun.selected.good)
+        self._refused = _reasons(begun.selected)
         kept = self._describe(begun.selected)
         # The caller calls `tables` next. The shapes are kept for that call, because there may be thousands to describe.
         self._prepared_tables = list(kept)
@@ -217,8 +224,22 @@ class SqlSource(ABC, Generic[C, S, E]):
             waiting = self._waiting([t for t in selected.good if t.id not in captured])
             self._left_out = tuple(sorted({*everything.left_out_of(selected), *waiting}))
             selected = selected.without(waiting)
+            if self._fails_alone:
+                selected = selected.fail_alone(captured)
         self._check(selected, self._captured_by(self._state))
+        self._refused = _reasons(selected)
         return selected
+
+    def _fail_alone(self, selected: Selected[E], captured: Collection[TableId], checkpoint: Checkpoint) -> Selected[E]:
+        """Return the selection of a start, in which refused tables that were `captured` stop no other table.
+
+        Settings that do not fit a table stop a start, because an operator has just changed them, unless the table fails
+        already.
+        """
+        if not self._fails_alone:
+            return selected
+        failed = Progress.from_json(checkpoint.progress).lacking
+        return selected.fail_alone(frozenset(captured) - (selected.misfits - failed))
 
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         if checkpoint is None:
@@ -230,7 +251,10 @@ class SqlSource(ABC, Generic[C, S, E]):
         before = self._read_state(checkpoint.source)
         self._check_log(before, log_id)
         selected, left_out = self._select_for_start(before)
-        self._check(selected, self._captured_by(before))
+        known = self._captured_by(before)
+        selected = self._fail_alone(selected, known, checkpoint)
+        self._check(selected, known)
+        refused = _reasons(selected)
         kept, then = self._describe(selected), self._policies_before(before)
         why, other = policies.reread(then, kept), policies.otherwise(then, kept)
         found = self._session.ask("reading the statistics of tables", lambda c: self._sizes(c, list(kept)))
@@ -241,6 +265,7 @@ class SqlSource(ABC, Generic[C, S, E]):
                 *found.get(t.id, (None, None)),
                 reread=why.get(t.id, ""),
                 retried=other.get(t.id, ""),
+                misfit=refused.get(t.id, ""),
                 shape=t,
             )
             for t in kept
@@ -282,6 +307,10 @@ class SqlSource(ABC, Generic[C, S, E]):
 
     def _policies_before(self, before: S | None) -> Policies | None:
         return None if before is None else self._policies_of(before)
+
+
+def _reasons(selected: Selected[E]) -> dict[TableId, str]:
+    return {table: CapturedTableRefused(table, why).reason for table, why in selected.failing.items()}
 
 
 class ComparableSource(SqlSource[C, S, E]):

@@ -18,12 +18,23 @@ from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 
 StatementEffect = Literal[
-    "nothing", "read again", "depends", "added", "kept", "emptied", "stops", "refused", "unknown", "not captured"
+    "nothing",
+    "read again",
+    "depends",
+    "added",
+    "kept",
+    "emptied",
+    "fails",
+    "stops",
+    "refused",
+    "unknown",
+    "not captured",
 ]
 """What a statement does to the rows of a table in the log: `added`: they are read for the first time; `kept`: they
-stay, and get no more changes; `emptied`: the log gets a truncate; `stops`: the capture ends with an error, or that of
-this table alone; `refused`: the server does not execute it; `depends`, `unknown`: the effect depends on facts that the
-statement does not show and the answer names; `not captured`: the settings do not select the table."""
+stay, and get no more changes; `emptied`: the log gets a truncate; `fails`: changes of this table are missing until its
+remedy was followed; `stops`: the capture ends with an error, or that of this table alone; `refused`: the server does
+not execute it; `depends`, `unknown`: the effect depends on facts that the statement does not show and the answer names;
+`not captured`: the settings do not select the table."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,14 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import Identity, Table, TableId
 from cdcflow.sources.engine import selection as selection_rules
 from cdcflow.sources.engine.connections import Session
-from cdcflow.sources.engine.selection import Refusal, Selection, ignored_object, name_refusals, refusal_of
+from cdcflow.sources.engine.selection import (
+    CapturedTableRefused,
+    Refusal,
+    Selection,
+    ignored_object,
+    name_refusals,
+    refusal_of,
+)
 from cdcflow.sources.postgres.columns import Attribute, as_attributes, as_logged, key_in
 from cdcflow.sources.postgres.connection import Connection, Connector, one_snapshot, quote_name
 from cdcflow.sources.postgres.lives import Lives
@@ -69,6 +76,17 @@ LEFT JOIN pg_catalog.pg_am am ON am.oid = c.relam
 WHERE c.relkind <> 'p'
 ORDER BY t.root, c.oid
 """  # noqa: S608  constants
+
+_ROOTS = """
+WITH RECURSIVE up (oid, above) AS (
+    SELECT i.inhrelid, i.inhparent FROM pg_catalog.pg_inherits i WHERE i.inhrelid = ANY (%s::oid[])
+    UNION ALL
+    SELECT u.oid, i.inhparent FROM up u JOIN pg_catalog.pg_inherits i ON i.inhrelid = u.above
+)
+SELECT u.oid::bigint, n.nspname, c.relname
+FROM up u JOIN pg_catalog.pg_class c ON c.oid = u.above AND NOT c.relispartition
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+"""
 
 # A missing value is an array of one element of the column's type; as text[] its element is the value's own text.
 _ATTRIBUTES = """
@@ -365,32 +383,35 @@ def refusals(table: CatalogTable, version: int) -> list[Refusal]:
     found += _identity_refusals(table)
     if not table.published_columns(version):
         found.append(refusal_of(without_columns(rel.id)))
-    for leaf in table.leaves:
-        if leaf.kind == "f":
-            found.append(
-                (
-                    f"partition {leaf.id} of {rel.id} is a foreign table: its changes are not logged",
-                    f"ALTER TABLE {rel.sql} DETACH PARTITION {leaf.sql}",
-                )
-            )
-        elif leaf.persistence == "u":
-            found.append(
-                (
-                    f"partition {leaf.id} of {rel.id} is UNLOGGED: its changes are not logged",
-                    f"ALTER TABLE {leaf.sql} SET LOGGED",
-                )
-            )
-        elif leaf.access_method not in ("heap", None):
-            found.append(_access_method(leaf))
+    found += _unlogged_partitions(table)
+    found += [_access_method(leaf) for leaf in table.leaves if leaf.access_method not in ("heap", None)]
     if rel.kind == "r" and rel.access_method not in ("heap", None):
         found.append(_access_method(rel))
-    found += name_refusals(
-        rel.id,
-        [a.name for a in table.published_columns(version)],
-        lambda name: f"ALTER TABLE {rel.sql} RENAME COLUMN {quote_name(name)} TO …",
-    )
+    found += _name_refusals(rel, [a.name for a in table.published_columns(version)])
     found += _unsent_key(table, version)
     return found
+
+
+def _unlogged_partitions(table: CatalogTable) -> list[Refusal]:
+    """Return a refusal for each partition whose changes the server does not log."""
+    rel = table.rel
+    return [
+        (
+            f"partition {leaf.id} of {rel.id} is a foreign table: its changes are not logged",
+            f"ALTER TABLE {rel.sql} DETACH PARTITION {leaf.sql}",
+        )
+        if leaf.kind == "f"
+        else (
+            f"partition {leaf.id} of {rel.id} is UNLOGGED: its changes are not logged",
+            f"ALTER TABLE {leaf.sql} SET LOGGED",
+        )
+        for leaf in table.leaves
+        if leaf.kind == "f" or leaf.persistence == "u"
+    ]
+
+
+def _name_refusals(rel: Relid, names: Sequence[str]) -> list[Refusal]:
+    return name_refusals(rel.id, names, lambda name: f"ALTER TABLE {rel.sql} RENAME COLUMN {quote_name(name)} TO …")
 
 
 def _identity_refusals(table: CatalogTable) -> list[Refusal]:
@@ -489,15 +510,21 @@ def _select_tables(
     rels: list[Relid] = []
     seen: list[TableId] = []
     ignored: list[str] = []
+    parts: dict[int, TableId] = {}
     for oid, schema, name, kind, is_partition, persistence, identity, method, _, _ in connection.execute(_RELATIONS):
         table = TableId(schema, name)
         seen.append(table)
         if not selection.selects(table):
             continue
-        if why := _not_a_table(kind, is_partition, persistence, named=selection.names(table)):
-            ignored.append(ignored_object(selection, table, *why))
-            continue
-        rels.append(Relid(oid, table, kind, persistence, identity, method))
+        if is_partition:
+            parts[oid] = table
+        elif why := _not_a_table(kind, persistence, named=selection.names(table)):
+            ignored.append(_ignored_text(selection, table, captured, *why))
+        else:
+            rels.append(Relid(oid, table, kind, persistence, identity, method))
+    for oid, schema, name in connection.execute(_ROOTS, (list(parts),)) if parts else ():
+        why = _not_itself(TableId(schema, name), selection)
+        ignored.append(_ignored_text(selection, parts[oid], captured, *why))
     if unknown := selection.unknown([*seen, *captured]):
         raise ConfigurationError(
             f"source.tables: there is no table {', '.join(unknown)} in the database",
@@ -513,9 +540,22 @@ def _select_tables(
     return selected.refusing(lambda table: describe_entry(table, types, policy, version))
 
 
-def _not_a_table(kind: str, is_partition: bool, persistence: str, *, named: bool) -> tuple[str, str] | None:
-    if is_partition:
-        return "is a partition: it is captured through its root", "name the partitioned table instead"
+def _ignored_text(selection: Selection, table: TableId, captured: Collection[TableId], why: str, remedy: str) -> str:
+    """Return why an object of this name is not captured. If a table of that name was captured before, the name in the
+    settings is no mistake: it must not stop the other tables."""
+    return f"{table} {why}" if table in captured else ignored_object(selection, table, why, remedy)
+
+
+def _not_itself(root: TableId, selection: Selection) -> tuple[str, str]:
+    if selection.selects(root):
+        return f"is a partition: it is captured through its root {root}", f"name {root} instead"
+    return (
+        f"is a partition of {root}, which source.tables does not select, so its changes are not captured: add {root}",
+        f"name {root} instead",
+    )
+
+
+def _not_a_table(kind: str, persistence: str, *, named: bool) -> tuple[str, str] | None:
     match kind:
         case "v" | "m":
             return "is a view: it has no changes itself", "name the tables it reads"
@@ -553,6 +593,7 @@ class Catalog(Session[Connection]):
         self.untold: set[int] = set()
         """The oids of tables for which a message arrived that does not contain the key of its time."""
         self._uncertain: set[int] = set()
+        self._refused: list[CapturedTableRefused] = []
         self._known: dict[int, tuple[Relation, DescribedTable]] = {}
         self._described: dict[Table, DescribedTable] = {}
 
@@ -576,7 +617,7 @@ class Catalog(Session[Connection]):
         """Describe these tables in their current state, sorted by name."""
 
         def question(connection: Connection) -> tuple[DescribedTable, ...]:
-            return describe_all(connection, selected.good, self._policy)
+            return describe_all(connection, selected.good, self._policy, selected.failing)
 
         found = self.ask(f"reading the catalog of {self._address}", question)
         return tuple(self._intern(d) for d in found)
@@ -584,10 +625,8 @@ class Catalog(Session[Connection]):
     def describe(self, relation: Relation) -> DescribedTable | None:
         """Describe the table that a Relation message is about, at the time of the message (see the top of this module).
 
-        None if the table is not captured under the name in the message.
-
-        Raises:
-            ConfigurationError: the table's old rows no longer carry a key (P05, P07).
+        None if the table is not captured under the name in the message. A table that cannot be captured now
+        is described as far as it can be, if need be without columns, and `take_refused` returns the reason.
         """
         if self.lives.captures(relation.oid):
             name = self.lives.name(relation.oid, TableId(relation.namespace, relation.name))
@@ -614,14 +653,17 @@ class Catalog(Session[Connection]):
         self._uncertain.discard(oid)
         return found
 
+    def take_refused(self) -> Sequence[CapturedTableRefused]:
+        """Return the tables that were described although they cannot be captured, since the last call."""
+        found, self._refused = self._refused, []
+        return found
+
     def less_sent(self, oid: int, root: Table, partition: Relation) -> bool:
         """Whether rows of table `root` must be read again because old rows of `partition`, a relation that the stream
         described right after it, lack a part of its key, or of the whole row under FULL.
 
-        The message describes the time of the rows. If the partition is still like that, reading again does not help.
-
-        Raises:
-            ConfigurationError: it still is.
+        The message describes the time of the rows. If the partition is still like that, reading again does not help:
+        `take_refused` returns the table then.
         """
         sent = {c.name for c in partition.columns if c.in_identity}
         is_whole = partition.identity == "f"
@@ -637,8 +679,8 @@ class Catalog(Session[Connection]):
             return False  # not its partition
         bad = [leaf for leaf in table.leaves if not table.is_identified_in(leaf)]
         if any(leaf.oid == partition.oid for leaf in bad):
-            why, remedy = _other_identity(bad, table)
-            raise ConfigurationError(why, remedy=f"run {remedy}; then start again", runbook="schema-not-followed")
+            self._refused.append(CapturedTableRefused(root.id, [_other_identity(bad, table)]))
+            return False
         return True
 
     def _intern(self, described: DescribedTable) -> DescribedTable:
@@ -675,9 +717,18 @@ class Catalog(Session[Connection]):
         is_full = relation.identity == "f" and (table is None or not key or table.leaves_are_full)
         identity = Identity.FULL if is_full else Identity.KEY
         table_id = TableId(relation.namespace, relation.name)
-        if not relation.columns and table is not None and self._selection.selects(table_id):
-            raise without_columns(table_id)
-        return describe_table(table_id, relation.oid, tuple(infos), identity, self._policy)
+        unlogged = _unlogged_partitions(table) if table is not None and logged is None else []
+        if unlogged:
+            self._refused.append(CapturedTableRefused(table_id, unlogged))
+        try:
+            if not relation.columns and table is not None and self._selection.selects(table_id):
+                raise without_columns(table_id)
+            return describe_table(table_id, relation.oid, tuple(infos), identity, self._policy)
+        except ConfigurationError as error:
+            rel = Relid(relation.oid, table_id)
+            unfit = _name_refusals(rel, [c.name for c in relation.columns]) or [refusal_of(error)]
+            self._refused.append(CapturedTableRefused(table_id, unfit))
+            return _without_columns(table_id, relation.oid, self._policy)
 
     def _logged_shape(self, relation: Relation, *, is_gone: bool) -> Table | None:
         """Return the shape that this very table's rows have in the change log, if the table is gone or has another name
@@ -713,27 +764,38 @@ class Catalog(Session[Connection]):
         return names if len(names) == len(wanted) else frozenset()
 
     def _check_has_identity(self, relation: Relation, table: CatalogTable) -> None:
-        """Raise an error unless a table whose rows arrived without a key has one now, or REPLICA IDENTITY FULL."""
+        """Refuse a table whose rows arrived without a key, unless it has one now, or REPLICA IDENTITY FULL."""
         if not _identity_refusals(table):
             if table.rel.identity == "i":
                 self._uncertain.add(relation.oid)  # `RowVersions` compares only primary keys
             return
-        if table.rel.identity == "d" and table.deferrable:
-            why, remedy = _identity_refusals(table)[0]
-            raise ConfigurationError(why, remedy=f"run {remedy}; then start again", runbook="schema-not-followed")
-        name = quote_name(relation.namespace, relation.name)
-        raise ConfigurationError(
-            f"table {relation.namespace}.{relation.name} has lost its key, so its updates and deletes carry none",
-            remedy=f"run ALTER TABLE {name} ADD PRIMARY KEY (…), or ALTER TABLE {name} REPLICA IDENTITY FULL; "
-            "then start again",
-            runbook="schema-not-followed",
-        )
+        found = _identity_refusals(table)
+        if table.rel.identity == "d" and not table.deferrable and not table.primary:
+            why = f"table {relation.namespace}.{relation.name} has lost its key, so its updates and deletes carry none"
+            found = [(why, found[0][1])]
+        self._refused.append(CapturedTableRefused(TableId(relation.namespace, relation.name), found))
 
 
-def describe_all(connection: Connection, tables: Sequence[CatalogTable], policy: Policy) -> tuple[DescribedTable, ...]:
+def describe_all(
+    connection: Connection, tables: Sequence[CatalogTable], policy: Policy, failing: Collection[TableId] = ()
+) -> tuple[DescribedTable, ...]:
+    """Describe tables in their current state; those that fail without columns, if nothing else is possible."""
     version = connection.info.server_version
     types = load_types(connection, [a.type_oid for t in tables for a in t.published_columns(version)])
-    return tuple(describe_entry(t, types, policy, version) for t in tables)
+
+    def describe(table: CatalogTable) -> DescribedTable:
+        try:
+            return describe_entry(table, types, policy, version)
+        except ConfigurationError:
+            if table.id not in failing:
+                raise
+            return _without_columns(table.id, table.rel.oid, policy)
+
+    return tuple(describe(t) for t in tables)
+
+
+def _without_columns(table: TableId, oid: int, policy: Policy) -> DescribedTable:
+    return describe_table(table, oid, (), Identity.KEY, policy)
 
 
 def _type_texts(connection: Connection, columns: Sequence[RelationColumn]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -128,6 +129,9 @@ def findings(connector: Connector, settings: Postgres, selection: Selection) -> 
 
     return checks.run(lambda c: checks.run_one("connection", f"querying {connector.address}", everything(c)))
 
+
+_LOST_PART = re.compile(r"(.*) is a partition of (.*), which source\.tables does not select.*", re.DOTALL)
+_NAMES_SHOWN = 3
 
 _FACTS = (
     *("server_version", "server_encoding", "wal_level", "max_replication_slots", "max_wal_senders"),
@@ -291,9 +295,20 @@ def _ignored_findings(ignored: Sequence[str]) -> Iterator[Finding]:
     counted += [f"{len(views)} views (through the tables that they read)"] if views else []
     if counted:
         yield ok("tables", f"not captured by themselves: {', '.join(counted)}")
+    lost: dict[str, list[str]] = {}
     for text in ignored:
-        if text not in parts and text not in views:
+        if (found := _LOST_PART.fullmatch(text)) is not None:
+            lost.setdefault(found[2], []).append(found[1])
+        elif text not in parts and text not in views:
             yield warning("tables", f"not captured: {text}")
+    for root, names in sorted(lost.items()):
+        more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+        yield warning(
+            "tables",
+            f"not captured: {', '.join(sorted(names)[:_NAMES_SHOWN])}{more}, which became partitions of {root}; the "
+            "server publishes their changes as those of that table",
+            f"add {root} to source.tables",
+        )
 
 
 def _locked_findings(connection: Connection, settings: Postgres, selected: Selected) -> Iterator[Finding]:

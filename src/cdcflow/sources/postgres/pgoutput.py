@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.capture.interleave.messages import Advanced, Committed, MarkSeen, RowsFilled
+from cdcflow.capture.interleave.messages import Advanced, ChangesRefused, Committed, MarkSeen, RowsFilled
 from cdcflow.capture.ports.log import OpenSpool
 from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import InvariantViolated, SourceUnavailable
@@ -40,6 +40,7 @@ from cdcflow.model.table import Identity, Table, TableId
 from cdcflow.sources.engine.buffers import Buffer, protocol_error
 from cdcflow.sources.engine.changes import ShapedRows, Truncate, batches_by_shape, number_rows, split_at_marks
 from cdcflow.sources.engine.numbered_tables import NumberedTables
+from cdcflow.sources.engine.selection import CapturedTableRefused
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled, layout_of
 from cdcflow.sources.postgres.lsn import EPOCH_US, Lsn, position_of, positions
 from cdcflow.sources.postgres.rewrites import Changed
@@ -96,6 +97,8 @@ Hidden = Callable[[int, Collection[int]], Collection[int]]
 """The type of `HiddenChanges.tables`."""
 LessSent = Callable[[int, Table, Relation], bool]
 """The type of `Catalog.less_sent`."""
+TakeRefused = Callable[[], Sequence[CapturedTableRefused]]
+"""The type of `Catalog.take_refused`."""
 OnCommits = Callable[[Uint64s, Int64s], None]
 """Called with the ids of transactions and with where their commit records begin."""
 
@@ -132,7 +135,8 @@ class PgoutputDecoder:
     transaction is in no catalog, so its relations are described again when it is committed, and tables whose
     description differs are read again. `on_commits` is called with the transactions of each `Committed` before it is
     returned, in the same order. `less_sent` is called with a table and the relation described after it, and
-    returns whether the table must be read again because the partition's old rows lack a part of its key.
+    returns whether the table must be read again because the partition's old rows lack a part of its key. `take_refused`
+    returns the tables that `describe` and `less_sent` found refused since its last call.
     """
 
     def __init__(
@@ -149,6 +153,7 @@ class PgoutputDecoder:
         captures: Callable[[int], bool] = lambda oid: True,
         hidden: Hidden = lambda xid, oids: (),
         less_sent: LessSent = lambda oid, table, partition: False,
+        take_refused: TakeRefused = lambda: (),
         on_commits: OnCommits | None = None,
     ) -> None:
         self.messages_ignored = 0
@@ -164,6 +169,9 @@ class PgoutputDecoder:
         self._captures = captures
         self._hidden = hidden
         self._less_sent = less_sent
+        self._take_refused = take_refused
+        self._refused: list[CapturedTableRefused] = []
+        self._reached = skip_until
         self._left_out: set[int] = set()
         self._filled: list[RowsFilled] = []
         self._described_last = 0
@@ -202,16 +210,22 @@ class PgoutputDecoder:
 
         Raises:
             SourceUnavailable: bytes that the protocol does not allow; nothing was lost, connect again.
-            ConfigurationError: a value that the column's policy does not allow, or a key that old rows lack.
+            ConfigurationError: a value that the column's policy does not allow.
             InvariantViolated: a message that is not known, out of order, or of an unknown relation.
         """
         if not len(messages):
             return []
+        before = position_of(Lsn(self._reached))
         events = self._decode(messages)
         # The requests to read again come first, so that no position after a row in the new shape becomes durable
-        # without them.
+        # without them. So do refusals: rows of these tables may be missing among the events.
+        refused = [ChangesRefused(r.table, r.reason, before, is_checked=True) for r in self._all_refused()]
         filled = self.take_filled()
-        return [*filled, *events] if filled else events
+        return [*refused, *filled, *events] if refused or filled else events
+
+    def _all_refused(self) -> list[CapturedTableRefused]:
+        found, self._refused = [*self._take_refused(), *self._refused], []
+        return found
 
     def take_filled(self) -> list[RowsFilled]:
         """Return the tables to be read again that no call of `decode` has returned.
@@ -350,6 +364,7 @@ class PgoutputDecoder:
         last = max([*full[-1:].tolist(), *(number for number, _ in marks)], default=-1)
         covered = int(ends[last]) if last >= 0 else self._skip_until
         reached = max([*rows.beats, int(ends[-1]) if len(ends) else 0])
+        self._reached = max(self._reached, reached)
         if reached > covered:
             events.append(Advanced(position_of(Lsn(reached)), int(clocks[-1]) if len(ends) else 0))
         return events
@@ -534,14 +549,17 @@ class PgoutputDecoder:
                 step = max(_CELLS_AT_ONCE // max(len(shape.relation.columns), 1), 1)
                 for begin in range(0, len(mine), step):
                     part = mine[begin : begin + step]
-                    out.changes.append(changes_of(frames, part, header + 4, shape.described, shape.in_identity))
+                    try:
+                        out.changes.append(changes_of(frames, part, header + 4, shape.described, shape.in_identity))
+                    except CapturedTableRefused as refused:
+                        self._refused.append(refused)
 
     def _describe_relation(self, relation: Relation) -> DescribedTable:
         described = self._describe(relation)
         if described is None:
             return describe_table(TableId(relation.namespace, relation.name), relation.oid, (), Identity.KEY, Policy())
         names = [c.name for c in described.table.columns]
-        if names != [c.name for c in relation.columns]:
+        if names and names != [c.name for c in relation.columns]:
             raise InvariantViolated(
                 f"table {relation.namespace}.{relation.name} was described with columns {names}, but the server sends "
                 f"{[c.name for c in relation.columns]}",
@@ -668,6 +686,7 @@ class PgoutputDecoder:
         if end <= self._skip_until:
             transaction.discard()
             return []
+        self._reached = max(self._reached, end)
         position = position_of(Lsn(end))
         marks = [m for m in transaction.marks if not m.content.startswith(_HEARTBEAT)]
         seen = [MarkSeen(Token(name_of(m.content)), position, clock) for m in marks]

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import structlog
+
 from cdcflow.capture.interleave.messages import KnownRows, RowsCompared
 from cdcflow.capture.ports.comparison import Comparison
 from cdcflow.capture.ports.findings import Dropped, Finding
@@ -68,6 +70,7 @@ GROUP BY r.oid
 """
 
 
+_log = structlog.get_logger()
 CREATION_WAIT_S = 60.0
 OLDER_WAIT_S = 60.0
 WINDOWS = Windows()
@@ -82,6 +85,7 @@ class PostgresSource(MovableSource[Connection, PostgresState, CatalogTable]):
     its place. `numbers`: the numbers of the log's tables, if no checkpoint is passed later.
     """
 
+    _fails_alone = True
     _connector: Connector
 
     def __init__(
@@ -162,7 +166,12 @@ class PostgresSource(MovableSource[Connection, PostgresState, CatalogTable]):
         end = log_end(connection)
         known, is_first = frozenset(by_oid.values()), position is None
         selected, self._left_out = selected.for_start(known, self._selection, is_first=is_first)
+        same = frozenset(t.id for t in selected.tables if by_oid.get(t.rel.oid) == t.id)
+        selected = self._fail_alone(selected, same, start.checkpoint)
         self._check(selected)
+        for text in selected.ignored:
+            if any(text.startswith(f"{table} is ") for table in by_oid.values()):
+                _log.warning("table no longer captured", found=text)
         # A new table that another session has locked is captured later: all others would wait with it.
         new = [t for t in selected.good if t.rel.oid not in by_oid]
         if at_standby:
@@ -203,6 +212,7 @@ class PostgresSource(MovableSource[Connection, PostgresState, CatalogTable]):
         lives = Lives({t.rel.oid: t.rel.id for t in selected.tables}, earlier, self._selection.selects)
         self._catalog.lives = lives
         state = replace(done.state, lives=lives.ended, numbers=self._policy.numbers)
+        self._remember_captured(state)
         return Begun(position_of(done.position), state, selected, done.history)
 
     def _is_replaced(self, connection: Connection, start: Start[PostgresState], system: IdentifiedSystem) -> bool:
@@ -458,7 +468,7 @@ class PostgresSource(MovableSource[Connection, PostgresState, CatalogTable]):
             self._connector.discard(connection)
 
     def compare_rows(self, known: Mapping[TableId, KnownRows]) -> RowsCompared:
-        return self._row_versions.compare(known)
+        return replace(self._row_versions.compare(known), refused=self._refused)
 
     def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:
         name = self._state.publication if self._state else ""

@@ -127,10 +127,9 @@ RULES = (
     ),
     StatementRule(
         "lose_key",
-        "stops",
+        "fails",
         "`DROP` of the primary key, and none after it",
-        "the server refuses updates and deletes; with the next row the capture stops with an error, until the table "
-        "has a key or `REPLICA IDENTITY FULL`",
+        "the server refuses updates and deletes; the table **fails** until it has a key or `REPLICA IDENTITY FULL`",
     ),
     StatementRule(
         "double_key",
@@ -153,9 +152,9 @@ RULES = (
     ),
     StatementRule(
         "lose_identity",
-        "stops",
+        "fails",
         "`REPLICA IDENTITY NOTHING`, or the identity's index dropped",
-        "refused with an error, with the statement that fixes it",
+        "a captured table **fails**; refused with an error if it is not captured yet",
     ),
     StatementRule(
         "triggers",
@@ -183,9 +182,9 @@ RULES = (
     ),
     StatementRule(
         "access_method",
-        "stops",
+        "fails",
         "`SET ACCESS METHOD`",
-        "the same; any method other than heap is refused with an error at the next start",
+        "the same; with any method other than heap the table **fails**",
     ),
     StatementRule(
         "unlogged",

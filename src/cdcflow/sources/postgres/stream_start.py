@@ -102,6 +102,7 @@ class StreamStart:
             captures=self.catalog.lives.captures,
             hidden=HiddenChanges(self.catalog).tables,
             less_sent=self.catalog.less_sent,
+            take_refused=self.catalog.take_refused,
             on_commits=on_commits,
         )
 

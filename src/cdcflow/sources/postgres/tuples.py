@@ -20,13 +20,15 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.errors import ConfigurationError, InvariantViolated
+from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import Identity
 from cdcflow.sources.engine.buffers import Bools, Buffer, Bytes, Cells, protocol_error
 from cdcflow.sources.engine.changes import ShapedRows
 from cdcflow.sources.engine.row_images import change_batch, changed_keys, old_rows, same_values, split_key_changes
+from cdcflow.sources.engine.selection import CapturedTableRefused
 from cdcflow.sources.postgres.types import DescribedTable, decode
+from cdcflow.sources.postgres.types.describe import quote_name
 from cdcflow.sources.postgres.wire import Frames
 
 _NULL, _UNCHANGED, _TEXT, _BINARY = (ord(c) for c in "nutb")
@@ -104,6 +106,9 @@ def changes_of(
 
     `header` is the number of bytes between a message's type and its tuples' marker. `in_identity`: which columns an old
     key carries.
+
+    Raises:
+        CapturedTableRefused: an old row does not carry the table's key.
     """
     buffer, kind, end = frames.buffer, frames.kind[rows], frames.end[rows]
     columns = len(described.codecs)
@@ -178,12 +183,11 @@ def _require_key(described: DescribedTable, in_identity: tuple[bool, ...]) -> No
     table = described.table
     lacking = [c.name for c, sent in zip(table.columns, in_identity, strict=True) if c.name in table.key and not sent]
     if lacking or not table.key:
-        raise ConfigurationError(
-            f"table {table.id}: old rows in the server's log do not carry the key column(s) {', '.join(lacking)}; its "
-            "replica identity is not its key",
-            remedy=f"run ALTER TABLE {table.id} REPLICA IDENTITY DEFAULT (or FULL), then start again",
-            runbook="schema-not-followed",
+        why = f"table {table.id}: old rows in the server's log do not carry the key column(s) {', '.join(lacking)}"
+        remedy = (
+            f"ALTER TABLE {quote_name(table.id.schema)}.{quote_name(table.id.name)} REPLICA IDENTITY DEFAULT (or FULL)"
         )
+        raise CapturedTableRefused(table.id, [(f"{why}; its replica identity is not its key", remedy)])
 
 
 def _fill(tuples: Tuples, old: Int64s, new: Int64s) -> None:
