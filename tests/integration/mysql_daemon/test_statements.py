@@ -310,6 +310,28 @@ def test_rows_that_lack_some_of_their_columns_are_read_by_key(small: MySQLBank, 
     assert not seen
 
 
+def test_rows_that_replace_others_have_their_defaults(small: MySQLBank) -> None:
+    """M08: MariaDB logs REPLACE as an update, with MINIMAL or NOBLOB without the columns that got their defaults. The
+    row seemed to have kept their values."""
+    small.tables = ("one", "two")
+    small.database.execute(
+        "CREATE TABLE one (id int PRIMARY KEY, v int DEFAULT 5, b text)",
+        "CREATE TABLE two (id int PRIMARY KEY, u int NOT NULL UNIQUE, v int DEFAULT 5, b text)",
+        "INSERT INTO one VALUES (1, 1, 'b'), (2, 2, 'b'), (3, 3, 'b')",
+        "INSERT INTO two VALUES (1, 1, 1, 'b'), (2, 2, 2, 'b'), (3, 3, 3, 'b'), (4, 4, 4, 'b')",
+    )
+    with following(small) as seen:
+        for image, number in (("MINIMAL", 1), ("NOBLOB", 2)):
+            small.database.execute(
+                f"SET binlog_row_image = {image}",
+                f"REPLACE INTO one (id) VALUES ({number})",
+                f"REPLACE INTO two (id, u) VALUES ({number + 10}, {number})",
+                "REPLACE INTO two (id, u) SELECT 3, u FROM one JOIN two ON two.id = 4 LIMIT 1",
+                "UPDATE one SET v = v + 1 WHERE id = 3",
+            )
+    assert not seen
+
+
 def test_table_of_marks_that_is_dropped_is_created_again(small: MySQLBank) -> None:
     """A chunk needs marks, and so does the heartbeat: neither may stop the capture until it is started again."""
     small.tables = ("t",)

@@ -110,3 +110,24 @@ def test_update_with_a_part_of_a_document_is_incomplete() -> None:
         {"id": 1, "doc": "null"},
         {"id": 2, "doc": None, "_unchanged": ["doc"]},
     ]
+
+
+@pytest.mark.parametrize(
+    ("flavor", "new", "keys"),
+    [
+        ("mariadb", [0, 1], [3]),
+        ("mariadb", [0], [3]),
+        ("mariadb", [1], []),
+        ("mariadb", [0, 1, 2], []),
+        ("mysql", [0, 1], []),
+    ],
+)
+def test_update_that_may_replace_a_row_is_incomplete(flavor: Flavor, new: list[int], keys: list[int]) -> None:
+    """M08: MariaDB logs REPLACE so, and omits columns that got their defaults. MySQL logs them."""
+    log = Log(flavor)
+    log.begin()
+    values = (3, "v", "w")
+    log.rows("u", WIDE, image(WIDE, (2, "v", "w"), [0]), image(WIDE, values, new), before=[0], after=new)
+    log.commit()
+    assert [name for name, _ in order_of(decoded(log))] == [*(["wide"] if keys else []), "rows"]
+    assert [found for name, found in order_of(decoded(log)) if name == "wide"] == ([keys] if keys else [])

@@ -104,7 +104,7 @@ class BinlogDecoder:
         self._spool_bytes_max = spool_bytes_max
         self._expanded_bytes_max = expanded_bytes_max
         self._on_gtids = on_gtids
-        self._rows = RowEvents(tables, marks, compiled, samples)
+        self._rows = RowEvents(tables, marks, compiled, samples, flavor=flavor)
         self._statements = Statements(tables, self._rows)
         self._gtids: GtidSet = gtid_set(flavor, position.gtids)
         self._before = gtid_set(flavor, position.gtids) if by_gtid and flavor == "mariadb" and position.xa else None

@@ -18,10 +18,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.model.change import Int64s
-from cdcflow.model.table import Table, TableId
+from cdcflow.model.change import DELETE, Int64s
+from cdcflow.model.table import OP, Table, TableId
 from cdcflow.sources.engine.buffers import Bools
 from cdcflow.sources.engine.changes import ShapedRows
 from cdcflow.sources.engine.numbered_tables import NumberedTables
@@ -29,7 +30,9 @@ from cdcflow.sources.mysql.decoders import COMPILED, Compiled, changes
 from cdcflow.sources.mysql.errors import READ_ANEW
 from cdcflow.sources.mysql.event_samples import EventGroup, EventSamples
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, length_at
+from cdcflow.sources.mysql.gtids import Flavor
 from cdcflow.sources.mysql.images import Extents
+from cdcflow.sources.mysql.images import present as sent_columns
 from cdcflow.sources.mysql.position import BinlogFile
 from cdcflow.sources.mysql.rows import DecodedRows, RowKind
 from cdcflow.sources.mysql.tables import DescribedTable, TableMap, Tables, table_map, table_name
@@ -105,7 +108,10 @@ class RowEvents:
         marks: Marks,
         compiled: Compiled | None = COMPILED,
         samples: EventSamples | None = None,
+        *,
+        flavor: Flavor = "mysql",
     ) -> None:
+        self._flavor: Flavor = flavor
         self._compiled = compiled
         self._samples = samples
         self._file = BinlogFile("")
@@ -240,9 +246,12 @@ class RowEvents:
         decoded = changes(described, raw, extents, row_kind, before, after, partial, compiled=compiled)
         event, rows = np.repeat(at, decoded.counts), decoded.rows
         out.changes.append(ShapedRows(described.table, event, rows))
-        if decoded.incomplete is not None and decoded.incomplete.any():
-            keys = rows.select(list(described.table.key_columns)).filter(pa.array(decoded.incomplete))
-            out.incomplete.append(Incomplete(described.table.id, event[decoded.incomplete], keys))
+        incomplete = decoded.incomplete
+        if row_kind is RowKind.UPDATE and self._flavor == "mariadb" and may_replace(described.table, after):
+            incomplete = pc.not_equal(rows.column(OP), DELETE).to_numpy(zero_copy_only=False)
+        if incomplete is not None and incomplete.any():
+            keys = rows.select(list(described.table.key_columns)).filter(pa.array(incomplete))
+            out.incomplete.append(Incomplete(described.table.id, event[incomplete], keys))
         return decoded
 
     def _take_marks(self, events: Events, at: Int64s, found: TableMap, out: EventContents) -> None:
@@ -260,6 +269,18 @@ class RowEvents:
                     out.purges.append((number, purge_name(slot)))
                 elif slot == self._marks.slot and token is not None:
                     out.tokens.append((number, token))
+
+
+def may_replace(table: Table, after: bytes) -> bool:
+    """Whether updates with this bitmap of after images may be those of a REPLACE, or LOAD DATA … REPLACE.
+
+    MariaDB logs the replacement of a row as an update. With `binlog_row_image` MINIMAL or NOBLOB it omits columns
+    that the statement did not name, and that got their defaults. Other updates with MINIMAL have no columns of the key,
+    unless they set them.
+    """
+    sent = sent_columns(after, len(table.columns))
+    key = frozenset(table.key_columns)
+    return not all(sent) and any(here and c.name in key for c, here in zip(table.columns, sent, strict=True))
 
 
 def kind_of(event: bytes) -> RowKind:
