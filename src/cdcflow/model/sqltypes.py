@@ -6,6 +6,7 @@ for that: a wide decimal becomes its exact text, an unsigned integer the next wi
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -120,15 +121,44 @@ def _no_type(arrow: pa.DataType) -> ConfigurationError:
 
 
 def literal(text: str, table_type: str) -> str | None:
-    """Return a constant, given as the server's text, as SQL of this type; None if it cannot be written (a list, a
-    struct)."""
-    if table_type.startswith(("array<", "struct<")):
+    """Return a constant, given as the server's text, as SQL of this type; None if it cannot be written (a struct, or a
+    list in another form than PostgreSQL prints for one dimension that begins at 1)."""
+    if table_type.startswith("array<"):
+        return _list_literal(text, table_type)
+    if table_type.startswith("struct<"):
         return None
     if table_type == "string":
         return text_sql(text)
     if table_type == "binary":
         return f"X'{text[2:]}'" if text.startswith("\\x") else None
     return f"CAST({text_sql(text)} AS {table_type})"
+
+
+def _list_literal(text: str, table_type: str) -> str | None:
+    item_type, items = table_type[len("array<") : -1], list_items(text)
+    if items is None:
+        return None
+    found = [f"CAST(NULL AS {item_type})" if item is None else literal(item, item_type) for item in items]
+    if any(one is None for one in found):
+        return None
+    return f"CAST(array({', '.join(one for one in found if one is not None)}) AS {table_type})"
+
+
+_ITEM = r'"(?:[^"\\]|\\.)*"|[^"\\{},\s](?:[^"\\{},]*[^"\\{},\s])?'
+_ITEMS = re.compile(rf"\{{(?:(?:{_ITEM})(?:,(?:{_ITEM}))*)?\}}", re.DOTALL)
+
+
+def list_items(text: str) -> list[str | None] | None:
+    """Return the items of a list as PostgreSQL prints it (`{1,"a b",NULL}`), each as its own text; None if the text is
+    another form: several dimensions, other bounds."""
+    if _ITEMS.fullmatch(text) is None:
+        return None
+    found = re.findall(_ITEM, text[1:-1], re.DOTALL)
+    return [None if item == "NULL" else _unquoted(item) for item in found]
+
+
+def _unquoted(item: str) -> str:
+    return re.sub(r"\\(.)", r"\1", item[1:-1], flags=re.DOTALL) if item[0] == '"' else item
 
 
 def has_two_zeros(table_type: str) -> bool:

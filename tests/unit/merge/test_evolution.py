@@ -79,7 +79,7 @@ def test_dropped_column_distinguishes_no_rows_of_a_table_without_a_key() -> None
 def test_unsupported_default_stops_with_an_error_that_names_the_column() -> None:
     """Old rows must not silently get NULL where the source shows a value."""
     with pytest.raises(ConfigurationError, match=r"public\.orders.*column tags"):
-        follow(shape(("id", 1, INT), ("note", 2, TEXT), ("tags", 3, pa.list_(TEXT), "{a}")))
+        follow(shape(("id", 1, INT), ("note", 2, TEXT), ("tags", 3, pa.list_(TEXT), "{{a},{b}}")))
 
 
 @pytest.mark.parametrize(

@@ -250,7 +250,7 @@ def test_a_default_is_written_in_the_column_s_type() -> None:
     """P18: the server's text of the constant becomes a constant of Spark's."""
     assert literal("t", "boolean") == "CAST('t' AS boolean)"
     assert literal("\\x00ff", "binary") == "X'00ff'"
-    assert literal("{1,2}", "array<int>") is None
+    assert literal("{1,2}", "array<int>") == "CAST(array(CAST('1' AS int), CAST('2' AS int)) AS array<int>)"
 
 
 def test_the_files_are_read_with_the_shape_s_own_types() -> None:

@@ -114,6 +114,9 @@ def test_a_duration_may_be_negative_and_longer_than_a_day() -> None:
     assert converted(pa.duration("us"), -1) == "-00:00:00.000001"
 
 
+QUOTED = "CAST(array('a \"b\\\\', 'NULL', CAST(NULL AS string), '{,}') AS array<string>)"
+
+
 @pytest.mark.parametrize(
     ("text", "type_", "sql"),
     [
@@ -123,7 +126,12 @@ def test_a_duration_may_be_negative_and_longer_than_a_day() -> None:
         ("7", "string", "'7'"),
         ("\\x00ff", "binary", "X'00ff'"),
         ("00ff", "binary", None),
-        ("{1}", "array<int>", None),
+        ("{1,NULL}", "array<int>", "CAST(array(CAST('1' AS int), CAST(NULL AS int)) AS array<int>)"),
+        ("{}", "array<int>", "CAST(array() AS array<int>)"),
+        ('{"a \\"b\\\\","NULL",NULL,"{,}"}', "array<string>", QUOTED),
+        ("{{1},{2}}", "array<int>", None),
+        ("[0:0]={1}", "array<int>", None),
+        ("{1", "array<int>", None),
         ("(1)", "struct<`a`:int>", None),
     ],
 )

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import DELETE, TRUNCATE
 from cdcflow.model.keytexts import values
+from cdcflow.model.sqltypes import list_items
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Identity, Table
 
 Defaults = Mapping[str, str]
@@ -118,10 +119,8 @@ def default_of(column: Column, target: Table, defaults: Defaults) -> pa.Scalar:
     text, arrow = defaults.get(column.name), column.type.arrow
     if text is None:
         return pa.scalar(None, arrow)
-    if pa.types.is_boolean(arrow):
-        return pa.scalar(text in ("t", "true", "1"))
     try:
-        return values([text], arrow)[0]
+        return _scalar_of(text, arrow)
     except ValueError:
         raise ConfigurationError(
             f"reading {target.id}: column {column.name} ({column.type.source}) was added with a default for the "
@@ -130,6 +129,19 @@ def default_of(column: Column, target: Table, defaults: Defaults) -> pa.Scalar:
             remedy="read from the offset of the first row that has the column",
             runbook="table-not-followed",
         ) from None
+
+
+def _scalar_of(text: str, arrow: pa.DataType) -> pa.Scalar:
+    """Return a constant as a value. Raises ValueError if its text has another form."""
+    if pa.types.is_boolean(arrow):
+        return pa.scalar(text in ("t", "true", "1"))
+    if not pa.types.is_list(arrow):
+        return values([text], arrow)[0]
+    items = list_items(text)
+    if items is None:
+        raise ValueError("the constant is not a list of one dimension")
+    found = [None if item is None else _scalar_of(item, arrow.value_type).as_py() for item in items]
+    return pa.array([found], arrow)[0]
 
 
 # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -31,6 +31,7 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"\bLEFT ANTI JOIN\b", "ANTI JOIN"),
     (r"<=>", "IS NOT DISTINCT FROM"),
     (r"\belement_at\(", "map_extract_value("),
+    (r"\bX(\x00\d+\x00)", r"unhex(\1)"),
     (r"\bexplode\(sequence\(", "unnest(generate_series("),
     (r"\bdiv\b", "//"),
     (r"\btransform\((.*?), x -> ", r"list_transform(\1, lambda x: "),

@@ -3,6 +3,7 @@ Java."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.files.layout import Layout
-from cdcflow.model.sqltypes import DECIMAL_TEXT, has_two_zeros, stored_type
+from cdcflow.model.sqltypes import DECIMAL_TEXT, has_two_zeros, list_items, stored_type
 from cdcflow.model.table import Table
 from cdcflow.tables.cut import (
     EXPIRED_PROPERTY,
@@ -57,8 +58,17 @@ DUCKDB_BYTES_MIN = 64 << 20
 ROWS_AT_ONCE = 1000
 """How many rows of the table of cuts are in a batch."""
 
-_SAID_ALIKE = ("boolean", "tinyint", "smallint", "int", "bigint", "decimal(", "string")
-"""Types for which Spark and DuckDB read the same value from a constant in the source's own text."""
+_DAY = r"\d{4}-\d\d-\d\d"
+_MOMENT = rf"{_DAY} \d\d:\d\d:\d\d(?:\.\d{{1,6}})?"
+_SAID_ALIKE: tuple[tuple[str, str], ...] = (
+    (r"boolean|tinyint|smallint|int|bigint|float|double|string", r".*"),
+    (r"decimal\(.*", r"-?\d+(?:\.\d+)?"),
+    (r"binary", r"\\x.*"),
+    (r"date", _DAY),
+    (r"timestamp_ntz", _MOMENT),
+    (r"timestamp", rf"{_MOMENT}\+00"),
+)
+"""Types, and forms of constants in the source's own text, for which Spark and DuckDB read the same value."""
 
 RESIDENT_PART = 8
 """Indexes of files keep their pages up to the n-th part of the process's memory."""
@@ -191,9 +201,17 @@ def _strange(shape: Table, mode: ModeRules) -> str | None:
             continue  # nothing is compared or filled in
         if has_two_zeros(held.table) and (not shape.key or column.name in shape.key):
             return f"its key has a column of floating-point numbers ({column.name})"
-        if column.missing is not None and not held.table.startswith(_SAID_ALIKE):
+        if column.missing is not None and not _is_said_alike(column.missing, held.table):
             return f"its column {column.name} was added with a default of type {column.type.source}"
     return None
+
+
+def _is_said_alike(text: str, table_type: str) -> bool:
+    """Whether Spark and DuckDB read the same value of this type from a constant."""
+    if table_type.startswith("array<"):
+        items = list_items(text)
+        return items is not None and all(i is None or _is_said_alike(i, table_type[6:-1]) for i in items)
+    return any(re.fullmatch(types, table_type) and re.fullmatch(forms, text, re.DOTALL) for types, forms in _SAID_ALIKE)
 
 
 def _tables(format_: str, warehouse: Warehouse, bytes_max: int | None) -> LocalTables:
