@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as json_text
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,9 +21,11 @@ from cdcflow.reports.log_records import command_parts, gap_parts, repair_parts, 
 from cdcflow.reports.log_rows import log_row_line
 
 if TYPE_CHECKING:
+    from cdcflow.capture.interleave.progress import CommandRecord, GapRecord, RepairRecord
     from cdcflow.log.maintenance.retention import ExpiryRule
     from cdcflow.log.read.log_reader import LogReader
     from cdcflow.model.table import TableId
+    from cdcflow.reports.parts import Parts
 
 app = typer.Typer(no_args_is_help=True, help="Inspect the change log, and maintain it.")
 FOLLOW_EVERY_S = 0.5
@@ -93,10 +95,7 @@ def list_commands(
 
     _log(config)
     found = wiring.commands_in_log(load(config), limit)
-    if json:
-        output.print_json([{"number": one.number, **one.to_json()} for one in found])
-        return
-    output.show(command_parts(found))
+    _show_numbered(found, command_parts(found), json)
 
 
 @app.command("repairs")
@@ -113,10 +112,7 @@ def list_repairs(
 
     _log(config)
     found = wiring.repairs_in_log(load(config), limit)
-    if json:
-        output.print_json([{"number": one.number, **one.to_json()} for one in found])
-        return
-    output.show(repair_parts(found))
+    _show_numbered(found, repair_parts(found), json)
 
 
 @app.command("gaps")
@@ -135,10 +131,7 @@ def list_gaps(
 
     _log(config)
     found = wiring.gaps_in_log(load(config), limit)
-    if json:
-        output.print_json([{"number": one.number, **one.to_json()} for one in found])
-        return
-    output.show(gap_parts(found))
+    _show_numbered(found, gap_parts(found), json)
 
 
 @app.command()
@@ -345,14 +338,14 @@ def copy(
 def _log(config: Path) -> LogReader:
     from cdcflow import wiring
 
-    log = wiring.log_reader(load(config))
-    if not log.exists():
-        raise ConfigurationError(
-            f"there is no change log at {log.name}",
-            remedy="start `cdcflow run` first, or correct `log` in the settings",
-            runbook="no-log",
-        )
-    return log
+    return wiring.existing_log(load(config))
+
+
+def _show_numbered(found: Sequence[CommandRecord | RepairRecord | GapRecord], parts: Parts, json: bool) -> None:
+    if json:
+        output.print_json([{"number": one.number, **one.to_json()} for one in found])
+    else:
+        output.show(parts)
 
 
 def _list_topic_ranges(settings: KafkaLog, log: LogReader, json: bool) -> None:

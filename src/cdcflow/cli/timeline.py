@@ -34,13 +34,7 @@ def timeline(
     from cdcflow.wiring.timelines import timeline as timeline_of
 
     settings, now = load(config), time.time()
-    log = wiring.log_reader(settings)
-    if not log.exists():
-        raise ConfigurationError(
-            f"there is no change log at {log.name}",
-            remedy="start `cdcflow run` first, or correct `log` in the settings",
-            runbook="no-log",
-        )
+    wiring.existing_log(settings)
     begin = None if since == WHOLE else _moment(since, now, "--since")
     end = now if until is None else _moment(until, now, "--until")
     if begin is not None and begin >= end:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from cdcflow.config import Config, KafkaLog
 from cdcflow.daemon.interfaces import facts
 from cdcflow.daemon.interfaces.control_socket import ask
-from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
+from cdcflow.errors import CdcflowError, SinkUnavailable
 from cdcflow.log.maintenance import activity, state_files
 
 if TYPE_CHECKING:
@@ -89,13 +89,7 @@ def _prepare(settings: Config, say: Say, watch: Watch, tables_done: Callable[[],
     from cdcflow import wiring
 
     log, policies = settings.log, wiring.policies(settings)
-    reader = wiring.log_reader(settings)
-    if not reader.exists():
-        raise ConfigurationError(
-            f"there is no change log at {reader.name}",
-            remedy="start `cdcflow run` first, or correct `log` in the settings",
-            runbook="no-log",
-        )
+    reader = wiring.existing_log(settings)
     if isinstance(log, KafkaLog):
         from cdcflow.spark.kafka import merge as from_kafka
         from cdcflow.spark.session import session_for

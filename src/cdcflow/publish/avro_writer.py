@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.publish.connect import Schema, adjust_name
-from cdcflow.publish.message_columns import RENDERED, concat_columns, constant, join_groups
-from cdcflow.publish.varints import behind_length, fixed_width, integers, varints, zigzag
+from cdcflow.publish.message_columns import concat_columns, constant, join_groups
+from cdcflow.publish.varints import scalars, varints, zigzag
 
 _NULL, _VALUE, _END = constant(b"\0"), constant(b"\x02"), constant(b"\0")
 _PLAIN = {"boolean": "boolean", "int16": "int", "int32": "int", "int64": "long", "float": "float", "double": "double"}
@@ -33,17 +33,7 @@ class AvroWriter:
     """Implements `rendering.FormatWriter`."""
 
     def scalar(self, values: pa.Array, schema: Schema) -> pa.Array:
-        match schema.type:
-            case "boolean":
-                return pc.if_else(values, constant(b"\x01"), constant(b"\0"))
-            case "float":
-                return fixed_width(values, "<f4")
-            case "double":
-                return fixed_width(values, "<f8")
-            case "string" | "bytes":
-                return behind_length(values.cast(RENDERED), zigzagged=True)
-            case _:
-                return varints(zigzag(integers(values)), values)
+        return scalars(values, schema.type, zigzagged=True)
 
     def record(self, parts: Sequence[pa.Array | pa.Scalar], schema: Schema) -> pa.Array:
         fields = zip(parts, schema.fields, strict=True)

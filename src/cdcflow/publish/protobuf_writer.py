@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.publish.connect import Schema, adjust_name, flat
-from cdcflow.publish.message_columns import RENDERED, concat_columns, constant, join_groups
-from cdcflow.publish.varints import behind_length, fixed_width, integers, varint, varints
+from cdcflow.publish.message_columns import concat_columns, constant, join_groups
+from cdcflow.publish.varints import behind_length, scalars, varint
 
 _VARINT, _EIGHT, _LENGTH, _FOUR = 0, 1, 2, 5
 _WIRE = {"boolean": _VARINT, "int16": _VARINT, "int32": _VARINT, "int64": _VARINT, "float": _FOUR, "double": _EIGHT}
@@ -28,17 +28,7 @@ class ProtobufWriter:
     """Implements `rendering.FormatWriter`."""
 
     def scalar(self, values: pa.Array, schema: Schema) -> pa.Array:
-        match schema.type:
-            case "boolean":
-                return pc.if_else(values, constant(b"\x01"), constant(b"\0"))
-            case "float":
-                return fixed_width(values, "<f4")
-            case "double":
-                return fixed_width(values, "<f8")
-            case "string" | "bytes":
-                return behind_length(values.cast(RENDERED), zigzagged=False)
-            case _:
-                return varints(integers(values).view(np.uint64), values)
+        return scalars(values, schema.type, zigzagged=False)
 
     def record(self, parts: Sequence[pa.Array | pa.Scalar], schema: Schema) -> pa.Array:
         numbered = enumerate(zip(parts, schema.fields, strict=True), 1)

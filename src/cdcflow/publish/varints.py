@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.publish.base64_text import of_parts
-from cdcflow.publish.message_columns import concat_columns
+from cdcflow.publish.message_columns import RENDERED, concat_columns, constant
 
 _BYTES_MAX = 10
 _SHIFTS = np.arange(_BYTES_MAX, dtype=np.uint64) * np.uint64(7)
@@ -58,4 +58,23 @@ def lengths(cells: pa.Array) -> npt.NDArray[np.int64]:
 def behind_length(cells: pa.Array, *, zigzagged: bool) -> pa.Array:
     """Return each cell, preceded by its length in bytes."""
     sizes = lengths(cells)
-    return concat_columns(varints(zigzag(sizes) if zigzagged else sizes.view(np.uint64), cells), cells)
+    return concat_columns(varints(_unsigned_numbers(sizes, zigzagged=zigzagged), cells), cells)
+
+
+def scalars(values: pa.Array, type_: str, *, zigzagged: bool) -> pa.Array:
+    """Return a column of plain values (`type_`: Connect's) in binary. `zigzagged`: whole numbers and lengths are."""
+    match type_:
+        case "boolean":
+            return pc.if_else(values, constant(b"\x01"), constant(b"\0"))
+        case "float":
+            return fixed_width(values, "<f4")
+        case "double":
+            return fixed_width(values, "<f8")
+        case "string" | "bytes":
+            return behind_length(values.cast(RENDERED), zigzagged=zigzagged)
+        case _:
+            return varints(_unsigned_numbers(integers(values), zigzagged=zigzagged), values)
+
+
+def _unsigned_numbers(numbers: npt.NDArray[np.int64], *, zigzagged: bool) -> npt.NDArray[np.uint64]:
+    return zigzag(numbers) if zigzagged else numbers.view(np.uint64)

@@ -26,6 +26,7 @@ from cdcflow.wiring.log_budget import budget, budgeted_log, known_slot, log_limi
 from cdcflow.wiring.logs import (
     compacting,
     copy_log,
+    existing_log,
     expiring,
     history_layout,
     indexing,
@@ -109,6 +110,7 @@ __all__ = [
     "plan_move",
     "settings_at",
     "log_layout",
+    "existing_log",
     "log_reader",
     "open_log",
     "retention",

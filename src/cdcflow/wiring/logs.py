@@ -93,6 +93,9 @@ def open_log(
             )
 
 
+START_FIRST = "start `cdcflow run` first, or correct `log` in the settings"
+
+
 def log_reader(config: Config) -> LogReader:
     """Return the configured log, for reading only. It need not exist yet."""
     match config.log:
@@ -102,6 +105,18 @@ def log_reader(config: Config) -> LogReader:
             from cdcflow.sinks.kafka.tier import TieredReader
 
             return TieredReader(topics(config.log.kafka), history_layout(config.log))
+
+
+def existing_log(config: Config, remedy: str = START_FIRST) -> LogReader:
+    """Return the configured log, for reading only.
+
+    Raises:
+        ConfigurationError: there is no log.
+    """
+    log = log_reader(config)
+    if not log.exists():
+        raise ConfigurationError(f"there is no change log at {log.name}", remedy=remedy, runbook="no-log")
+    return log
 
 
 def newest_checkpoint(config: Config) -> Checkpoint:

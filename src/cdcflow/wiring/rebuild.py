@@ -13,7 +13,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.log.files import states
 from cdcflow.log.files.layout import Layout
 from cdcflow.log.read import upto
-from cdcflow.wiring.logs import log_reader, sealed_layout
+from cdcflow.wiring.logs import existing_log, sealed_layout
 from cdcflow.wiring.warehouses import engines, policies, warehouse
 
 if TYPE_CHECKING:
@@ -31,13 +31,7 @@ def rebuild_tables(config: Config, into: str | None, watch: Callable[[MergeProgr
     from cdcflow.tables.job.job import merge
 
     chosen = config if into is None else _into(config, into)
-    reader = log_reader(chosen)
-    if not reader.exists():
-        raise ConfigurationError(
-            f"there is no change log at {reader.name}",
-            remedy="correct `log` in the settings",
-            runbook="no-log",
-        )
+    existing_log(chosen, "correct `log` in the settings")
     engine, place = engines(chosen), warehouse(chosen)
     if engine.first.cuts().newest() is not None:
         raise ConfigurationError(

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cdcflow.capture.ports.comparison import Comparable
 from cdcflow.config import Config
-from cdcflow.errors import ConfigurationError
 from cdcflow.wiring.captures import log_event, open_source
-from cdcflow.wiring.logs import log_reader, sealed_layout
+from cdcflow.wiring.logs import existing_log, sealed_layout
 from cdcflow.wiring.plugged import lacking
 from cdcflow.wiring.source_load import governor, reading_limits
 from cdcflow.wiring.warehouses import is_merged_here, policies, warehouse
@@ -52,13 +51,7 @@ def run_verification(
     from cdcflow.tables.formats import format_for
     from cdcflow.tables.verify.job import PACE, verify
 
-    reader = log_reader(config)
-    if not reader.exists():
-        raise ConfigurationError(
-            f"there is no change log at {reader.name}",
-            remedy="start `cdcflow run` first, or correct `log` in the settings",
-            runbook="no-log",
-        )
+    reader = existing_log(config)
     source = open_source(config)
     if not isinstance(source, Comparable):
         raise lacking(

@@ -58,7 +58,7 @@ from cdcflow.sinks.files.recovery import Closed, Opened, Recovered, create, reco
 from cdcflow.sinks.files.replication import Replication
 from cdcflow.sinks.files.row_file import HeldFile, RowFile
 from cdcflow.sinks.files.sealer import Sealing, SealingAbandoned
-from cdcflow.sinks.files.spool_file import SpoolFile
+from cdcflow.sinks.files.spool_file import SpoolFile, announced_spool
 from cdcflow.sinks.files.uploader import Uploading
 from cdcflow.sinks.log_end import LogEnd
 
@@ -229,7 +229,7 @@ class FileLog:
         filed = self._shape_for_file(run)
         encoder = self._journal.encoder
         # Everything that can be refused is refused before the first frame: after that the log has part of a run.
-        spooled = self._spool_of(run) if isinstance(run, SpooledTransaction) else None
+        spooled = announced_spool(self._spools, run) if isinstance(run, SpooledTransaction) else None
         held = [run.table] if isinstance(run, HeldRun) else []
         for table in spooled.shapes if spooled is not None else held or [b.table for b in batches]:
             self._introduce(table)
@@ -470,15 +470,6 @@ class FileLog:
         if not encoder.knows(table):
             check_storable(table)
             encoder.shape(table, self._history.number(table))
-
-    def _spool_of(self, run: SpooledTransaction) -> SpoolFile:
-        found = self._spools.get(run.spool)
-        if found is None:
-            raise InvariantViolated(f"attaching spool {run.spool} to the log {self.path}: no such spool is open")
-        kept = found.rows_without(run.aborted)
-        if kept != run.rows:
-            raise InvariantViolated(f"attaching spool {run.spool}: it has {kept} rows, {run.rows} were announced")
-        return found
 
     def _attach(self, run: SpooledTransaction, spooled: SpoolFile, first_offset: int) -> None:
         del self._spools[spooled.name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from cdcflow.errors import InvariantViolated
 from cdcflow.log.disk.layer import FileLayer, Part, storing, syncing, write_all
 from cdcflow.log.format.journal import Encoder
-from cdcflow.model.change import ChangeBatch, Uint64s
+from cdcflow.model.change import ChangeBatch, SpooledTransaction, Uint64s
 from cdcflow.model.checksum import crc32
 from cdcflow.model.table import Table
 from cdcflow.sinks.log_end import LogEnd
@@ -96,3 +96,18 @@ class SpoolFile:
         for part in parts:
             self.crc = crc32(part, self.crc)
         self.bytes += write_all(self._layer, self._fd, parts)
+
+
+def announced_spool(spools: Mapping[str, SpoolFile], run: SpooledTransaction) -> SpoolFile:
+    """Return the open spool that a transaction names.
+
+    Raises:
+        InvariantViolated: it is not open, or has another number of rows.
+    """
+    found = spools.get(run.spool)
+    if found is None:
+        raise InvariantViolated(f"attaching spool {run.spool}: no such spool is open")
+    kept = found.rows_without(run.aborted)
+    if kept != run.rows:
+        raise InvariantViolated(f"attaching spool {run.spool}: it has {kept} rows, {run.rows} were announced")
+    return found

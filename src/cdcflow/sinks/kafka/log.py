@@ -51,7 +51,7 @@ from cdcflow.log.read.reader import LogLocation
 from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.sinks.files.spool_file import SpoolFile
+from cdcflow.sinks.files.spool_file import SpoolFile, announced_spool
 from cdcflow.sinks.kafka import loss
 from cdcflow.sinks.kafka import state as states
 from cdcflow.sinks.kafka.doctor import wrong
@@ -240,7 +240,7 @@ class KafkaLog:
         run = own_rows(numbered.run)
         first = numbered.first_offset
         # Everything that can be refused is refused before the first frame: after that the log has part of a run.
-        spooled = None if isinstance(run, Run) else self._spool_of(run)
+        spooled = None if isinstance(run, Run) else announced_spool(self._spools, run)
         batches = run.batches if isinstance(run, Run) else ()
         for table in spooled.shapes if spooled is not None else [b.table for b in batches]:
             self._introduce(table)
@@ -421,15 +421,6 @@ class KafkaLog:
     def _put(self, item: _Frame | _Begun | _Spooled) -> None:
         self._queue.append(item)
         self._queued += 1
-
-    def _spool_of(self, run: SpooledTransaction) -> SpoolFile:
-        found = self._spools.get(run.spool)
-        if found is None:
-            raise InvariantViolated(f"attaching spool {run.spool} to the log in Kafka: no such spool is open")
-        kept = found.rows_without(run.aborted)
-        if kept != run.rows:
-            raise InvariantViolated(f"attaching spool {run.spool}: it has {kept} rows, {run.rows} were announced")
-        return found
 
     def _attach(self, run: SpooledTransaction, spooled: SpoolFile, first: Offset) -> None:
         spooled.finish()
