@@ -51,10 +51,10 @@ class TableSettings(Settings):
     mode: Literal["current", "soft_delete", "append", "history"] | None = None
     """What the rows of every table represent: `current`, `soft_delete`, `append` or `history`
     ([tables.md](tables.md#modes)). A table that was created with another mode is excluded from the cuts, and the
-    reason says what to do. Default: as the table is; `current` for a new one."""
+    reason says what to do. Default: as in the existing table; `current` for a new one."""
     history_columns: Literal["cdcflow", "auto_cdc"] | None = None
     """The names of a version's ends in a history: `_valid_from` and `_valid_to`, or with `auto_cdc` `__START_AT` and
-    `__END_AT` ([tables.md](tables.md#history)). Default: as the table is; `cdcflow` for a new one."""
+    `__END_AT` ([tables.md](tables.md#history)). Default: as in the existing table; `cdcflow` for a new one."""
     evolve: Literal["evolve", "add_only", "freeze"] | None = None
     """Which changes of the source's shape every table follows: `evolve` (all), `add_only` (new columns), `freeze`
     (none) ([tables.md](tables.md#evolution)). Default: `evolve`."""
@@ -67,10 +67,10 @@ class TableSettings(Settings):
     partition_by: tuple[str, ...] | None = None
     """The values by which the rows of every table are divided into separate files: `[day(created_at), bucket(16,
     id)]`, with `year`, `month`, `day`, `hour`, `bucket`, `truncate` or a column alone; `[]` for none
-    ([tables.md](tables.md#partitions-and-order)). Default: as the table is; none for a new one."""
+    ([tables.md](tables.md#partitions-and-order)). Default: as in the existing table; none for a new one."""
     sort_by: tuple[str, ...] | None = None
     """The order of the rows in each file: `[customer_id, created_at desc]`; `[]` for none
-    ([tables.md](tables.md#partitions-and-order)). Default: as the table is; none for a new one."""
+    ([tables.md](tables.md#partitions-and-order)). Default: as in the existing table; none for a new one."""
 
     purge_origins: tuple[str, ...] | None = None
     """In `soft_delete`: the origins of transactions whose deletes remove rows of every table, instead of marking

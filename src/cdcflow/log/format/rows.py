@@ -238,7 +238,8 @@ def _only_op(ops: pa.StringArray, count: int) -> int:
 
 
 def _gaps(index: Int64s) -> tuple[int, bytes]:
-    """Return how many rows of other shapes precede each row except the first: the bytes per number, and the numbers."""
+    """Return the gaps between the offsets of rows: the width of a number in bytes (0: there are no gaps), and for each
+    row after the first the number of rows of other shapes before it."""
     if int(index[-1]) - int(index[0]) == len(index) - 1:
         return 0, b""
     gaps = np.diff(index) - 1
@@ -290,8 +291,8 @@ class RowsDecoder:
 
 
 def rows_extent(payload: bytes) -> tuple[int, int, int, int]:
-    """Return the first and last offset, the number of rows and the sum of their offsets of a rows frame, without
-    reading its batch. Raises ValueError or struct.error if it is invalid."""
+    """Return four facts about a rows frame without reading its batch: its first offset, its last one, the number of its
+    rows, and the sum of their offsets. Raises ValueError or struct.error if the frame is invalid."""
     _, width, _, _, _, first, count, _ = _HEAD.unpack_from(payload)
     if not width:
         return first, first + count - 1, count, count * first + count * (count - 1) // 2

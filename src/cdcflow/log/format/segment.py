@@ -87,22 +87,25 @@ class SegmentFile:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A sealed segment's manifest. It begins where the one before it ended and ends at a cut.
+    """A sealed segment's manifest. A segment begins where the previous one ended, and ends at a cut.
 
-    Offsets are inclusive; a segment without rows (only progress) has `last_offset = first_offset - 1` and is never
-    written by the file sink. `checkpoint` is the JSON of the `Checkpoint` at its last cut; `previous` is the sha256 of
-    the previous segment's segment.json ("" for the first), and `previous_offset` its first offset, so that the segments
-    can be walked back from the latest one without listing all.
+    Offsets are inclusive. A segment without rows (it has only progress) has `last_offset = first_offset - 1`; the file
+    sink never writes one.
 
-    `xid_min` and `xid_max` bound the low 32 bits of the ids of its source's transactions, and `xid_newest` is the
-    latest of all since the log began (ids wrap around, so of two ids the later is the one that is less than 2^31
-    ahead); None if there were no such transactions. They allow a search for an id without reading every segment.
+    - `checkpoint`: the JSON of the `Checkpoint` at the segment's last cut.
+    - `previous`: the sha256 of the previous segment's segment.json ("" for the first segment), and `previous_offset`
+      that segment's first offset. A reader walks back from the latest segment with them, and need not list all.
+    - `xid_min`, `xid_max`: bounds of the low 32 bits of its source's transactions' ids; `xid_newest`: the latest id
+      since the log began. None if there were no such transactions. Ids wrap around: of two, the later one is less than
+      2^31 ahead. A search for an id skips segments by them.
 
-    Only a segment that `compaction` built from several uses the last three. `stands_for` is the hash of the latest
-    manifest it replaced, which is what the next segment's `previous` contains. `seams` are the cuts at which the other
-    replaced segments ended, each with its last offset: a merge may have stopped at any of them. `backfills` has, by
-    such an offset, the backfill facts of their checkpoints, as far as they differ from those at the next inner end
-    (None: the table had no facts).
+    The last three are only in a segment that `compaction` built from several:
+
+    - `stands_for`: the hash of the latest manifest that it replaced. The next segment's `previous` still is that hash.
+    - `seams`: the cuts at which the other replaced segments ended, each with its last offset. A merge may have stopped
+      at any of them.
+    - `backfills`: for each of these offsets, the backfill facts of the checkpoint there, as far as they differ from
+      those at the next one (None: the table had no facts).
     """
 
     log_id: str

@@ -238,8 +238,10 @@ def _comes_filled(definition: Sequence[SqlToken]) -> bool:
 
 
 def _redefinition(clause: Sequence[SqlToken], at: int) -> bool | Redefined:
-    """Return the new definition of a MODIFY or CHANGE if it can be compared with the old one; otherwise True:
-    it fills."""
+    """Return the new definition of a column in a MODIFY or CHANGE.
+
+    True if it cannot be compared with the old definition: the statement is then treated as one that changes values.
+    """
     is_change = clause[at].word == "CHANGE"
     at = behind_if(clause, at + 1 + (word_at(clause, at + 1) == "COLUMN"))
     name = name_at(clause, at)

@@ -83,8 +83,8 @@ class GtidSet(Protocol):
 
     def text(self) -> str: ...
     def texts(self, gtids: Gtids, wanted: Int64s) -> list[str]:
-        """Add all `gtids` to this set, in order. Return the set's text just after each of those at the indices `wanted`
-        (ascending)."""
+        """Add `gtids` one after another. Return the texts of the set at some points on the way: after each GTID whose
+        index is in `wanted` (ascending)."""
         ...
 
 

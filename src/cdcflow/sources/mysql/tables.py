@@ -356,7 +356,7 @@ def _numbers(value: bytes) -> list[int]:
 
 
 def _name(event: bytes, at: int) -> tuple[str, int]:
-    """Return a name, which its length precedes and a zero byte follows, and the offset after it."""
+    """Return the name at an offset, and the offset after it. The event has its length, its bytes, and a zero byte."""
     if at >= len(event):
         raise protocol_error("a TABLE_MAP event that ends early")
     raw, after = _bytes(event, at + 1, event[at])

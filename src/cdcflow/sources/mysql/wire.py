@@ -147,8 +147,8 @@ def long_event(data: bytes, at: int, size: int) -> tuple[bytes, int] | None:
 
 
 def bytes_needed(data: bytes | bytearray, size: int) -> int:
-    """Return how many bytes the packets of the first event in `data[:size]` have when all of them have arrived; an
-    estimate while that is unknown."""
+    """Return how many bytes must have arrived until the first event in `data[:size]` is complete, with the headers of
+    its packets. While that is unknown: until it can be computed."""
     if size < 5:
         return 5
     length = int.from_bytes(data[:3], "little")

@@ -126,7 +126,7 @@ def not_replayed(replayed: Lsn, needed: Lsn) -> SourceUnavailable:
 
 
 def unseen_from(replayed: Lsn, received: Lsn | None, *, is_receiving: bool) -> Lsn:
-    """Return the position since which commits are certainly not visible to a snapshot.
+    """Return a position such that no commit at or after it is visible to a snapshot.
 
     `replayed` was read after the snapshot, `received` after that (None: unknown), and `is_receiving` last: whether the
     standby receives its log from a server.

@@ -40,7 +40,7 @@ from cdcflow.sources.rows.kernels import InputRows, as_array, where_true
 
 Bools = npt.NDArray[np.bool_]
 FIRST_NUMBER = 1 << 30
-"""Computed columns have at least this number. A number identifies a column in tables: it depends on the name."""
+"""The numbers of computed columns begin here, above those of any source. They are hashes of the names."""
 _TYPES = {
     pa.bool_(): "boolean",
     pa.int16(): "smallint",

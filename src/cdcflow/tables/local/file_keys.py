@@ -127,8 +127,11 @@ def _index(rows: int, parts: Iterable[pa.Table]) -> FileKeys | None:
 
 
 def stable_order(values: Int64s) -> Int64s:
-    """Return the indexes that sort values, equal ones in their order. Usually values can be packed with their indexes;
-    packing and sorting ten million took a fifth of the time of `argsort`."""
+    """Return the indexes that sort the values; equal values keep their order.
+
+    Where value and index fit into 63 bits together, both are sorted as one number. For ten million values that took a
+    fifth of the time of `argsort`.
+    """
     if not len(values):
         return np.empty(0, np.int64)
     packed = values.copy()

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 SMALL_BYTES, SMALL_FILES_MAX = 4 << 20, 32
-"""Files below the first size are merged if there are more of them than the second number: each change leaves one
-file."""
+"""Each change leaves a small file. Once more than SMALL_FILES_MAX are smaller than SMALL_BYTES, they are merged."""
 
 AGAIN_BYTES_MAX = 64 << 20
 """The maximum number of bytes of files that one change rewrites."""

@@ -114,7 +114,8 @@ def first_round(
 
 
 def next_round(columns: Collection[int], view: str) -> str:
-    """Return SQL in which every move has also copied the values that its parent knows, and its parent's parent."""
+    """Return SQL for one more round: every move takes the values that it lacks from its parent, and then points to its
+    parent's parent."""
     parts = []
     for i in columns:
         parts.append(f"(s.h{i} OR coalesce(p.h{i}, false)) AS h{i}")
