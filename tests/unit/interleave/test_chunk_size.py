@@ -159,6 +159,15 @@ def test_chunks_are_of_middle_length_while_other_tables_are_written_to() -> None
     assert not reading.next_chunk().single_connection
 
 
+def test_chunk_that_may_take_a_share_of_the_time_is_read_through_one_connection() -> None:
+    """Several connections at once would load the source more than the share allows."""
+    reading = Reading()
+    while reading.next_chunk().single_connection:
+        reading.window()
+    reading.backlog.pace = ReadingPace(share=0.5)
+    assert reading.next_chunk().single_connection
+
+
 def test_live_transactions_after_the_chunk_was_read_count_too() -> None:
     """Much of the time in which they can arrive is between a chunk's read and its high mark."""
     reading = Reading()

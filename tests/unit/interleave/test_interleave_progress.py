@@ -135,6 +135,12 @@ def test_only_a_later_generation_ends_the_doubt() -> None:
     assert backlog.progress.tables[ORDERS].gap is None
 
 
+def test_table_that_was_not_captured_for_a_while_stays_unverified_until_it_is_read() -> None:
+    """It is read from the start, but until then the log still has its earlier rows, without the lost changes."""
+    assert taken_up(replace(IN_DOUBT, state="forgotten")).progress.tables[ORDERS].gap == GAP
+    assert taken_up(IN_DOUBT, incarnation=8).progress.tables[ORDERS].gap == GAP
+
+
 @pytest.mark.parametrize(
     ("known", "epoch", "outcome"),
     [
