@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cdcflow.http.metrics import CAPTURE_STATES, CAUSES, FRESHNESS, MERGE_ENDS, MERGE_STATES, METRICS, TABLE_STATES
+from cdcflow.http.metrics import METRICS
+from cdcflow.http.status_samples import CAPTURE_STATES, CAUSES, FRESHNESS, MERGE_ENDS, MERGE_STATES, TABLE_STATES
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / Path("docker/prometheus/alerts.yaml")

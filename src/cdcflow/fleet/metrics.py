@@ -10,7 +10,8 @@ from typing import Any
 
 from cdcflow.fleet.members import Outage
 from cdcflow.fleet.pipelines import Pipeline, counts
-from cdcflow.http.metrics import Listed, Metric, Sample, by_label, number_at
+from cdcflow.http.metrics import Listed, Metric
+from cdcflow.http.status_samples import Sample, by_label, number_at
 
 PIPELINES_MAX = 500
 """The number of pipelines above which the metrics of a fleet have no series for each pipeline."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cdcflow.http.metrics import Listed, Metric, by_label, number_at
+from cdcflow.http.metrics import Listed, Metric
+from cdcflow.http.status_samples import by_label, number_at
 from cdcflow.push.writer import CollectionWriter
 
 LISTED: Listed = (

@@ -30,7 +30,8 @@ from cdcflow.sources.engine.statement_rules import (
     plain_text,
     unknown_statement,
 )
-from cdcflow.sources.privacy.rules import PolicyRules, read_stored
+from cdcflow.sources.privacy.rules import PolicyRules
+from cdcflow.sources.privacy.stored_rules import read_stored
 from cdcflow.tables.merge.foreseen_columns import ForeseenTable, foresee
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.wiring.captures import open_source, policy_rules

@@ -14,7 +14,7 @@ from cdcflow.capture.interleave.messages import Chunk
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.change import KeySet, Run
 from cdcflow.model.position import Token
-from cdcflow.sources.postgres.catalog import Relid
+from cdcflow.sources.postgres.catalog_entries import Relid
 from cdcflow.sources.postgres.pages import Leaf, PageCursor, PagePlan, PageRange, shares_of
 from cdcflow.sources.postgres.xid_snapshot import XidSnapshot
 

@@ -11,7 +11,8 @@ from typing import Any, get_args
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cdcflow.http.metrics import METRICS, TABLES_MAX, exposition
+from cdcflow.http.metrics import METRICS, exposition
+from cdcflow.http.status_samples import TABLES_MAX
 
 PAGE = Path(__file__).parents[3] / "docs/metrics.md"
 UNITS = ("_seconds", "_bytes", "_ratio", "_info", "_total")
@@ -214,10 +215,10 @@ def test_the_pipeline_and_the_metrics_know_the_same_words() -> None:
     """A cause or a state that only one of the two lists contains would be counted nowhere."""
     from cdcflow.capture import freshness
     from cdcflow.capture.interleave.progress import State
-    from cdcflow.http import metrics
+    from cdcflow.http import status_samples
 
-    assert metrics.CAUSES == freshness.CAUSES
-    assert set(metrics.TABLE_STATES) == set(get_args(State))
+    assert status_samples.CAUSES == freshness.CAUSES
+    assert set(status_samples.TABLE_STATES) == set(get_args(State))
 
 
 def test_no_value_of_a_row_and_no_reason_is_a_label() -> None:

@@ -14,7 +14,7 @@ import pytest
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.table import TableId
 from cdcflow.sources.postgres import publication
-from cdcflow.sources.postgres.catalog import CatalogTable, Relid
+from cdcflow.sources.postgres.catalog_entries import CatalogTable, Relid
 from cdcflow.sources.postgres.publication import (
     Publication,
     PublishedTable,

@@ -9,7 +9,7 @@ from typing import Any
 
 from cdcflow.capture.interleave.messages import KnownRows, RowVersion
 from cdcflow.model.table import TableId
-from cdcflow.sources.postgres.catalog import Relid
+from cdcflow.sources.postgres.catalog_entries import Relid
 from cdcflow.sources.postgres.rewrites import NO_KEY, CatalogVersion, PrimaryKey, RowVersions, versions
 
 T, U = TableId("public", "t"), TableId("public", "u")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdcflow.model.table import TableId
-from cdcflow.sources.postgres.catalog import CatalogTable, Relid
+from cdcflow.sources.postgres.catalog_entries import CatalogTable, Relid
 from cdcflow.sources.postgres.columns import Attribute
 from cdcflow.sources.postgres.doctor import _cautions, _ignored_findings
 

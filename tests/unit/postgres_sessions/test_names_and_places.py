@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
 from cdcflow.sources.engine.selection import Selection
-from cdcflow.sources.postgres.catalog import UNKNOWN_NUMBER, column_numbers, numbers_by_order, word_of
+from cdcflow.sources.postgres.column_numbers import UNKNOWN_NUMBER, column_numbers, numbers_by_order, word_of
 from cdcflow.sources.postgres.columns import Attribute
 from cdcflow.sources.postgres.connection import Address, literal, quote_name
 from cdcflow.sources.postgres.lsn import Lsn, lsn_of, position_of

@@ -12,13 +12,8 @@ from cdcflow.config.columns import TableRules
 from cdcflow.errors import ConfigurationError, TableMisfit
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.sources.privacy.rules import (
-    PolicyRules,
-    changed_policies,
-    raw_of,
-    read_stored,
-    with_stored,
-)
+from cdcflow.sources.privacy.rules import PolicyRules, changed_policies, with_stored
+from cdcflow.sources.privacy.stored_rules import raw_of, read_stored
 
 TABLE = TableId("public", "visits")
 TEXT = ColumnType("text", pa.string())

@@ -22,7 +22,8 @@ from cdcflow.model.change import ChangeBatch
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sources.privacy import transform_counts
-from cdcflow.sources.privacy.rules import PolicyRules, changed_policies, read_stored, with_stored
+from cdcflow.sources.privacy.rules import PolicyRules, changed_policies, with_stored
+from cdcflow.sources.privacy.stored_rules import read_stored
 from cdcflow.sources.privacy.transform_counts import TransformCounts
 from cdcflow.wiring.plugged import part_findings
 

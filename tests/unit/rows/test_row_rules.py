@@ -25,13 +25,8 @@ from cdcflow.publish import mysql_columns, postgres_columns
 from cdcflow.publish.columns import Modes
 from cdcflow.sinks.memory import MemorySpool
 from cdcflow.sources.privacy.leaving import LeavingTable
-from cdcflow.sources.privacy.rules import (
-    PolicyRules,
-    changed_policies,
-    raw_of,
-    read_stored,
-    with_stored,
-)
+from cdcflow.sources.privacy.rules import PolicyRules, changed_policies, with_stored
+from cdcflow.sources.privacy.stored_rules import raw_of, read_stored
 from cdcflow.sources.privacy.stream import PrivateSpool, PrivateStream, SpoolNotes
 from cdcflow.sources.rows.compilation import Unusable, compile_expression
 from cdcflow.sources.rows.kernels import InputRows, as_array

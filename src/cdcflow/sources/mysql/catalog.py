@@ -5,17 +5,12 @@ same key for each table. Only the catalog knows that a MariaDB column is a `uuid
 `Catalog.describe` combines the two: the log's description where it has one, the catalog's for the rest. While the
 stream has not reached a change of the table, the two describe different times; a key that the log's columns no longer
 have stops the stream with an error that names the table.
-
-The stream sees the captured tables as of the preparation of the source (`CapturedTables`). A table that is created
-later is captured from the next attempt, which also reads its rows; until then its changes are skipped, since they are
-included in the rows to be read.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -29,21 +24,16 @@ from cdcflow.sources.engine.selection import Refusal, Selection, ignored_object,
 from cdcflow.sources.mysql.connection import Connection, Connector, query, query_row
 from cdcflow.sources.mysql.errors import (
     CHANGING,
-    DENIED,
-    LOCKED,
-    NOT_THERE,
     READ_ANEW,
     engine_refusal,
-    history_table_error,
     parts,
 )
-from cdcflow.sources.mysql.lives import Lives
-from cdcflow.sources.mysql.position import Coordinate
+from cdcflow.sources.mysql.locked_tables import LockedTables, block_ddl
 from cdcflow.sources.mysql.rights import reads_all_of, select_missing, unseen
 from cdcflow.sources.mysql.sql import literal, quote_name, string_list
 from cdcflow.sources.mysql.table_names import TableNames
 from cdcflow.sources.mysql.tables import DescribedTable, TableMap, describe
-from cdcflow.sources.mysql.types.columns import ASKED, CatalogColumn, Policy, ServerColumn, TypeCode
+from cdcflow.sources.mysql.types.columns import ASKED, CatalogColumn, Policy, ServerColumn
 from cdcflow.sources.mysql.types.registry import extra_of, server_column
 
 SYSTEM_SCHEMAS = frozenset(("mysql", "information_schema", "performance_schema", "sys"))
@@ -302,9 +292,6 @@ def refusals(table: CatalogTable, *, keyless: bool) -> tuple[Refusal, ...]:
     return tuple(found)
 
 
-# ── for the source ───────────────────────────────────────────────────────────────────────────────────
-
-
 class Catalog(Session[Connection]):
     """Reads the catalog through one dedicated connection. Thread-safe."""
 
@@ -461,7 +448,7 @@ class Catalog(Session[Connection]):
     ) -> tuple[Selected, Sequence[str], LockedTables] | str:
         """Return the tables, or the server's message about one that was altered or dropped during a query."""
         collations = self._collation_ids(connection)
-        with _block_ddl(connection, doubted) as held:
+        with block_ddl(connection, doubted) as held:
             try:
                 found, unknown = select(connection, self.wanted, collations, only=only)
             except pymysql.Error as error:
@@ -543,50 +530,6 @@ class Catalog(Session[Connection]):
         return self._interned.setdefault((described.table, described.columns), described)
 
 
-@dataclass(frozen=True, slots=True)
-class LockedTables:
-    """The state of tables during a block that prevents changes of them.
-
-    `unchanged`: no other session could change them. `gone`: they were missing or unreadable at its beginning; `denied`:
-    the unreadable ones among these. `locked`: another session had locked them.
-    """
-
-    unchanged: frozenset[TableId]
-    gone: frozenset[TableId]
-    denied: frozenset[TableId]
-    locked: frozenset[TableId]
-
-
-@contextlib.contextmanager
-def _block_ddl(connection: Connection, tables: frozenset[TableId]) -> Iterator[LockedTables]:
-    """Prevent DDL on these tables while the block lasts, with a transaction that has touched them."""
-    if not tables:
-        yield LockedTables(tables, tables, tables, tables)
-        return
-    gone: set[TableId] = set()
-    denied: set[TableId] = set()
-    locked: set[TableId] = set()
-    # Each statement sees the catalog as of that statement.
-    query(connection, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
-    query(connection, "START TRANSACTION READ ONLY")
-    try:
-        for table in sorted(tables):
-            try:
-                name = f"{quote_name(table.schema)}.{quote_name(table.name)}"
-                query(connection, f"SELECT 1 FROM {name} LIMIT 0")  # noqa: S608  quoted, and from the catalog itself
-            except pymysql.Error as error:
-                number = parts(error)[0]
-                if number in LOCKED:
-                    locked.add(table)
-                elif number in NOT_THERE:
-                    gone.add(table)
-                    denied |= {table} if number in DENIED else set()
-        yield LockedTables(tables - gone - locked, frozenset(gone), frozenset(denied), frozenset(locked))
-    finally:
-        with contextlib.suppress(pymysql.Error):
-            query(connection, "ROLLBACK")
-
-
 def _inconsistent_tables(found: Selected) -> frozenset[TableId]:
     """Return the tables whose key names columns that they do not have."""
     return frozenset(t.id for t in found.good if not set(t.key) <= {c.name for c in t.columns})
@@ -620,144 +563,3 @@ def _complete_columns(
         else replace(c, extra=extra_of(c, types.get(c.name, "")))
         for c in columns
     )
-
-
-# ── for the stream ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class CapturedTables:
-    """Implements `row_events.Tables`. Used by the stream's thread; `catalog` may be shared. `marks` is the table of
-    marks, named as in the catalog. `lives`: the tables that are gone, and those that are new. `shape_of`: see
-    `ShapeAsking`."""
-
-    def __init__(
-        self,
-        catalog: Catalog,
-        tables: Iterable[CatalogTable],
-        lives: Lives | None = None,
-        shape_of: Callable[[TableId], Table | None] = lambda table: None,
-    ) -> None:
-        self._catalog = catalog
-        self._names = catalog.names()
-        self.marks = catalog.wanted.marks
-        self._entries = {t.id: t for t in tables}
-        self._gone = frozenset() if lives is None else lives.gone_tables
-        self._later = {} if lives is None else dict(lives.begins)
-        self._shape_of = shape_of
-        self._by_key = {self._names.key(t): t for t in (self.marks, *self._gone, *self._entries)}
-        self._described: dict[TableId, DescribedTable] = {}
-        self._seen: dict[TableId, DescribedTable] = {}
-
-    def catalog_name(self, table: TableId) -> TableId:
-        if table in self._entries:
-            return table
-        key = self._names.key(table)
-        return self._by_key.get(key, key)
-
-    def is_captured(self, table: TableId) -> bool:
-        return table in self._entries or table in self._gone
-
-    def is_new(self, table: TableId) -> bool:
-        return table in self._later
-
-    def describe(self, found: TableMap) -> DescribedTable | None:
-        if not self.is_captured(found.id):
-            return None
-        try:
-            return self._as_then(found)
-        except ConfigurationError:
-            if not self.is_new(found.id):
-                raise
-            return None
-
-    def _as_then(self, found: TableMap) -> DescribedTable | None:
-        if self._is_history(found):
-            return None
-        logged = self._shape_of(found.id)
-        made = self._catalog.describe(found, logged, is_gone=found.id in self._gone)
-        if made is not None:
-            self._described[found.id] = self._seen[found.id] = made
-        return made
-
-    def _is_history(self, found: TableMap) -> bool:
-        """Whether a table map is from a time when the table was system-versioned, and it no longer is. Its rows are
-        then old and current rows, which the key's last column distinguishes: the end of a row's period. The statement
-        that ended the versioning has the table read again.
-
-        Raises:
-            ConfigurationError: the table is still system-versioned.
-        """
-        periods = {c.name for c in found.columns if _may_be_of_a_period(c)}
-        if not found.key or found.key_names[-1] not in periods or len(periods) < 2:
-            return False
-        now = self._catalog.now(found.id)
-        if now is not None and now.is_versioned:
-            raise history_table_error(found.id)
-        known = now or self._shape_of(found.id)
-        return known is not None and found.key_names[-1] not in {c.name for c in known.columns}
-
-    def last_shape(self, table: TableId) -> DescribedTable | None:
-        if not self.is_captured(table):
-            return None
-        if table not in self._described:
-            made = self._last_shape(table)
-            if made is None:
-                return None
-            self._described[table] = made
-        return self._described[table]
-
-    def _last_shape(self, table: TableId) -> DescribedTable | None:
-        if table in self._entries:
-            return self._catalog.describe_entry(self._entries[table])
-        logged = self._shape_of(table)
-        return None if logged is None else DescribedTable(logged, (), ())
-
-    def captured_in(self, schema: str | None) -> Sequence[TableId]:
-        wanted = None if schema is None else self._names.text(schema)
-        return [
-            t for t in {**self._entries, **dict.fromkeys(self._gone)} if wanted in (None, self._names.text(t.schema))
-        ]
-
-    def mapped_shape(self, table: TableId) -> DescribedTable | None:
-        return self._seen.get(table)
-
-    def now(self, table: TableId) -> Sequence[ServerColumn] | None:
-        found = self._catalog.now(table)
-        return None if found is None else found.columns
-
-    def is_versioned(self, table: TableId) -> bool:
-        found = self._catalog.now(table)
-        return found is not None and found.is_versioned
-
-    def is_computed(self, table: TableId) -> bool:
-        found = self._catalog.now(table)
-        return found is not None and found.is_computed
-
-    def engine_that_keeps_changes(self, table: TableId) -> str:
-        entry = self._entries.get(table)
-        if entry is None or not (entry.lacks_transactions or table in self._catalog.without_transactions):
-            return ""
-        now = self._catalog.now(table)
-        return now.engine if now is not None and now.lacks_transactions else ""
-
-    def without_transactions(self) -> Mapping[TableId, str]:
-        return self._catalog.without_transactions
-
-    @property
-    def next_begin(self) -> Coordinate | None:
-        return min(self._later.values(), default=None)
-
-    def begin(self, upto: Coordinate | None) -> None:
-        self._later = {} if upto is None else {t: place for t, place in self._later.items() if place > upto}
-
-    def invalidate(self, table: TableId | None) -> None:
-        if table is not None:
-            self._seen.pop(table, None)
-        if table is None or self.is_captured(table):
-            self._catalog.forget()
-
-
-def _may_be_of_a_period(column: ServerColumn) -> bool:
-    """Whether a column may be the start or the end of a row's period: a TIMESTAMP(6), or a transaction's number."""
-    kind = (column.type_code, column.metadata, column.unsigned)
-    return not column.nullable and kind in ((TypeCode.TIMESTAMP, 6, False), (TypeCode.LONGLONG, 0, True))

@@ -41,7 +41,8 @@ from cdcflow.sources.engine.source import Begun, MovableSource, Sizes, Start, po
 from cdcflow.sources.mysql import binlog_status, doctor, errant, overlap, samples, second_opinion
 from cdcflow.sources.mysql.backfill_replica import BackfillReplica, find_problem, no_gtids
 from cdcflow.sources.mysql.binlog import BinlogDecoder
-from cdcflow.sources.mysql.catalog import CapturedTables, CaptureSelection, Catalog, CatalogTable, Selected
+from cdcflow.sources.mysql.captured_tables import CapturedTables
+from cdcflow.sources.mysql.catalog import CaptureSelection, Catalog, CatalogTable, Selected
 from cdcflow.sources.mysql.chunks import MySQLChunks
 from cdcflow.sources.mysql.comparison import MySQLComparison
 from cdcflow.sources.mysql.connection import Connection, Connector, OneServer, query, version_of

@@ -50,7 +50,8 @@ from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import advice
 from cdcflow.sources.engine.slices import SlicePaces, Slices
 from cdcflow.sources.postgres import keys as key_texts
-from cdcflow.sources.postgres.catalog import Relid, describe_all, load, refusals
+from cdcflow.sources.postgres.catalog import describe_all
+from cdcflow.sources.postgres.catalog_entries import Relid, load
 from cdcflow.sources.postgres.connection import Connection, has_no_encoding, map_error, query_row, quote_name
 from cdcflow.sources.postgres.copy import count_rows, decode_copy
 from cdcflow.sources.postgres.copy_reader import CopyReader
@@ -67,6 +68,7 @@ from cdcflow.sources.postgres.pages import (
     plan_of_leaves,
     shares_of,
 )
+from cdcflow.sources.postgres.table_refusals import refusals
 from cdcflow.sources.postgres.types import DescribedTable, Policy
 from cdcflow.sources.postgres.wire import Joined
 

@@ -29,7 +29,8 @@ from cdcflow.sources.postgres import (
     slot,
     standby_findings,
 )
-from cdcflow.sources.postgres.catalog import CatalogTable, Selected, select
+from cdcflow.sources.postgres.catalog import Selected, select
+from cdcflow.sources.postgres.catalog_entries import CatalogTable
 from cdcflow.sources.postgres.connection import Connection, Connector, query_row, quote_name
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled
 from cdcflow.sources.postgres.identity import decodes, identify

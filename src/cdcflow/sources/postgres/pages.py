@@ -19,7 +19,7 @@ from itertools import accumulate, pairwise
 
 from cdcflow.capture.interleave.messages import Chunk
 from cdcflow.model.table import TableId
-from cdcflow.sources.postgres.catalog import Relid
+from cdcflow.sources.postgres.catalog_entries import Relid
 
 PART_PAGES_MIN = 128
 """The least number of pages of a part: with fewer, a second connection costs more than it saves."""

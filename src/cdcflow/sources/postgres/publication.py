@@ -27,7 +27,7 @@ import psycopg
 from cdcflow.capture.ports.findings import Dropped
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import TableId
-from cdcflow.sources.postgres.catalog import CatalogTable, Relid
+from cdcflow.sources.postgres.catalog_entries import CatalogTable, Relid
 from cdcflow.sources.postgres.connection import Connection, history_lost, map_error, query_row, quote_name
 
 _PUBLICATION = """

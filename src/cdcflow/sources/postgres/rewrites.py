@@ -21,7 +21,9 @@ from dataclasses import dataclass, field, replace
 
 from cdcflow.capture.interleave.messages import KnownRows, RowsCompared, RowVersion
 from cdcflow.model.table import TableId
-from cdcflow.sources.postgres.catalog import Catalog, Relid, Words, word_of
+from cdcflow.sources.postgres.catalog import Catalog
+from cdcflow.sources.postgres.catalog_entries import Relid
+from cdcflow.sources.postgres.column_numbers import Words, word_of
 from cdcflow.sources.postgres.connection import Connection
 
 FORMAT = 1
@@ -149,7 +151,7 @@ class CatalogVersion:
     table's own.
 
     `files` has (relfilenode, digest of columns) by oid. `columns` has a text for each column number, starting at 1
-    (`catalog.word_of`), empty if the column is dropped. `types` has texts by type; texts may be added. `attached` are
+    (`word_of`), empty if the column is dropped. `types` has texts by type; texts may be added. `attached` are
     the partitions that may have had rows when they were added, `altered` the types that were changed since they were
     created; neither is stored, because only new partitions and types are checked for it. `was` are earlier lists of
     columns, which the stream may still refer to although some of their columns were dropped since. `key` is the primary

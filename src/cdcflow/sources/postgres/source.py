@@ -35,7 +35,8 @@ from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.engine.source import Begun, MovableSource, Sizes, Start
 from cdcflow.sources.postgres import publication, samples, slot, slot_release
 from cdcflow.sources.postgres.backfill_standby import BackfillFences, BackfillStandby, find_problem
-from cdcflow.sources.postgres.catalog import Catalog, CatalogTable, Selected, describe_all, loose_collations
+from cdcflow.sources.postgres.catalog import Catalog, Selected, describe_all
+from cdcflow.sources.postgres.catalog_entries import CatalogTable, loose_collations
 from cdcflow.sources.postgres.catch_up import Windows
 from cdcflow.sources.postgres.chunks import CHUNK_BYTES_MAX, PostgresChunks, mark_prefix
 from cdcflow.sources.postgres.comparison import PostgresComparison

@@ -9,7 +9,7 @@ from cdcflow.capture.ports.findings import Finding
 from cdcflow.config import Postgres
 from cdcflow.sources.engine.findings import ok, problem, run, warning
 from cdcflow.sources.postgres import publication
-from cdcflow.sources.postgres.catalog import CatalogTable
+from cdcflow.sources.postgres.catalog_entries import CatalogTable
 from cdcflow.sources.postgres.connection import Connection, query_row, quote_name
 from cdcflow.sources.postgres.platforms import Platform
 from cdcflow.sources.postgres.standby import DECODING_SINCE, unsupported_settings

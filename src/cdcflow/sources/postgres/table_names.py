@@ -10,7 +10,8 @@ from typing import Literal
 from cdcflow.errors import SourceUnavailable
 from cdcflow.model.table import TableId
 from cdcflow.sources.engine.selection import not_there
-from cdcflow.sources.postgres.catalog import Catalog, Relid, Selected
+from cdcflow.sources.postgres.catalog import Catalog, Selected
+from cdcflow.sources.postgres.catalog_entries import Relid
 from cdcflow.sources.postgres.connection import Connection
 
 LOOK_UP_AGAIN_S = 2.0

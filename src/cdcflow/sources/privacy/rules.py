@@ -22,19 +22,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 
 import pyarrow as pa
 
 from cdcflow.config.columns import TableRules
-from cdcflow.config.expressions import Expression, parse
 from cdcflow.config.transforms import TransformSettings
 from cdcflow.errors import ConfigurationError, InvariantViolated, TableMisfit
 from cdcflow.model.suggestions import did_you_mean
-from cdcflow.model.table import Column, Table, TableId, table_from_text
-from cdcflow.sources.engine.selection import Pattern
+from cdcflow.model.table import Table, TableId
 from cdcflow.sources.privacy.leaving import LeavingTable
-from cdcflow.sources.privacy.lost_names import ENTRY as LOST_NAMES
 from cdcflow.sources.privacy.lost_names import (
     DoubtfulNames,
     LostNames,
@@ -45,55 +42,17 @@ from cdcflow.sources.privacy.lost_names import (
 from cdcflow.sources.privacy.person_keys import PersonKeys, missing_person_keys
 from cdcflow.sources.privacy.policies import PrivacyPolicy, misfit
 from cdcflow.sources.privacy.shapes import PrivateTable
-from cdcflow.sources.privacy.successors import ENTRY as SUCCESSORS
+from cdcflow.sources.privacy.stored_rules import StoredPolicies, StoredRowRules, stored_entry, without_values
 from cdcflow.sources.privacy.successors import Successors, successor_misfit, successors, successors_as_json
-from cdcflow.sources.privacy.transforms import compile_transform, text_of, transform_columns
+from cdcflow.sources.privacy.table_entries import WHERE, RowExpression, RowTexts, lower_names, setting_of, table_entry
+from cdcflow.sources.privacy.transforms import compile_transform
 from cdcflow.sources.rows.compilation import (
-    NOT_FOLLOWED,
     ColumnFunction,
     UnknownColumn,
     Unusable,
-    columns_named,
     compile_expression,
 )
-from cdcflow.sources.rows.row_rules import FIRST_NUMBER, RowRules, rows_misfit
-
-
-@dataclass(frozen=True, slots=True)
-class _TableEntry:
-    """One entry of `tables`. Names of columns are compared without case, as servers and readers do."""
-
-    pattern: Pattern
-    policies: Mapping[str, PrivacyPolicy]
-    optional: frozenset[str]
-    renamed: Mapping[str, str]
-    where: RowExpression | None
-    computed: Mapping[str, RowExpression]
-
-    @property
-    def columns(self) -> frozenset[str]:
-        """The columns that the entry has a policy or a name for."""
-        return frozenset(self.policies) | frozenset(self.renamed)
-
-
-@dataclass(frozen=True, slots=True)
-class RowExpression:
-    """A setting that computes a value: an expression as a tree, or the settings of a function; `text` identifies it."""
-
-    text: str
-    tree: Expression | TransformSettings
-
-    @classmethod
-    def of(cls, given: object) -> RowExpression:
-        if isinstance(given, TransformSettings):
-            return cls(text_of(given), given)
-        return cls(str(given), parse(str(given)))
-
-    def columns_in(self, table: Table, followed: Mapping[str, str] = NOT_FOLLOWED) -> dict[str, str]:
-        """Return the names of columns in the expression, each with the column of the table that it means."""
-        if isinstance(self.tree, TransformSettings):
-            return transform_columns(self.tree, table, followed)
-        return columns_named(self.tree, table.row_schema, followed)
+from cdcflow.sources.rows.row_rules import RowRules, rows_misfit
 
 
 class PolicyRules:
@@ -108,7 +67,7 @@ class PolicyRules:
         follows_numbers: bool = False,
     ) -> None:
         """`person_keys`: for policies with `key_by`; `follows_numbers`: a renamed column keeps its number."""
-        entries = [_entry(name, rules, person_keys) for name, rules in settings.items()]
+        entries = [table_entry(name, rules, person_keys) for name, rules in settings.items()]
         with_persons = any(policy.persons is not None for entry in entries for policy in entry.policies.values())
         self.person_keys = person_keys if with_persons else None
         self._entries = sorted(entries, key=lambda entry: entry.pattern.exact is None)
@@ -155,7 +114,7 @@ class PolicyRules:
             self._check_columns(table, self._seen.get(table.id, frozenset()))
             names = self._names_of(table)
             self._known[table] = self._leaving(table)
-            renamed = _lower(self._row_texts(table).renamed)
+            renamed = lower_names(self._row_texts(table).renamed)
             self._seen[table.id] = self._seen.get(table.id, frozenset()) | frozenset(names.values()) | renamed
             if self._follows_numbers:
                 numbers = {c.number: names[c.name] for c in table.columns if c.name in names}
@@ -191,7 +150,7 @@ class PolicyRules:
             setting: _compile(table, setting, text, optional, self._followed_names(table, setting))
             for setting, text in texts.settings.items()
         }
-        computed = {name: found[_setting_of(name)] for name in texts.computed}
+        computed = {name: found[setting_of(name)] for name in texts.computed}
         return RowRules.of(table, found.get(WHERE), computed)
 
     def check_names_suffice(self, table: Table) -> None:
@@ -303,7 +262,7 @@ class PolicyRules:
             TableMisfit: the table never left with these settings.
         """
         if table.id in self.successors or table.id in self.lost_names:
-            return _without_values(table, [c.name for c in table.columns])
+            return without_values(table, [c.name for c in table.columns])
         try:
             return self.table_leaving(table)
         except TableMisfit:
@@ -453,8 +412,8 @@ class PolicyRules:
     def _expected_of(self, then: StoredPolicies) -> frozenset[str]:
         """Return the names that a table's columns must still have: those with a policy at the last start, and those
         that had a new name then and have one now."""
-        renamed = _lower(then.rows.renamed) & self._new_names(then.raw.id)
-        return (then.settings_names - _lower(then.rows.computed)) | renamed
+        renamed = lower_names(then.rows.renamed) & self._new_names(then.raw.id)
+        return (then.settings_names - lower_names(then.rows.computed)) | renamed
 
     def unused_names(self, tables: Sequence[Table]) -> list[str]:
         """Return the patterns that match no table, and the columns that are missing in every table that their pattern
@@ -466,7 +425,7 @@ class PolicyRules:
                 found.append(f"{entry.pattern.text} matches no captured table")
                 continue
             names = {c.name.lower() for t in matched for c in t.columns}
-            missing = sorted(set(entry.columns) - names - entry.optional - _lower(entry.computed))
+            missing = sorted(set(entry.columns) - names - entry.optional - lower_names(entry.computed))
             found += [f"no table that {entry.pattern.text} matches has a column {name}" for name in missing]
         return found
 
@@ -524,7 +483,7 @@ class PolicyRules:
         if not mine:
             return
         named = {name for entry in mine if entry.pattern.exact is not None for name in entry.columns}
-        optional = {name for entry in mine for name in (*entry.optional, *_lower(entry.computed))}
+        optional = {name for entry in mine for name in (*entry.optional, *lower_names(entry.computed))}
         names = {c.name.lower(): c.name for c in table.columns}
         private = {name for entry in mine for name in entry.policies}
         was_here = set(self.names_by_number(table).values()).difference(*(entry.renamed for entry in mine))
@@ -537,47 +496,12 @@ class PolicyRules:
             )
 
 
-WHERE = "where"
-
-
-def _setting_of(computed: str) -> str:
-    """Return the key of a computed column among the expressions of a table."""
-    return f"computed.{computed}"
-
-
-@dataclass(frozen=True, slots=True)
-class RowTexts:
-    """A table's filter, its computed columns, and the new names of columns by their names."""
-
-    where: RowExpression | None
-    computed: Mapping[str, RowExpression]
-    renamed: Mapping[str, str]
-
-    @property
-    def settings(self) -> dict[str, RowExpression]:
-        """All expressions, by their settings' names."""
-        found = {} if self.where is None else {WHERE: self.where}
-        return found | {_setting_of(name): one for name, one in self.computed.items()}
-
-
-def _entry(name: str, rules: TableRules, person_keys: PersonKeys | None) -> _TableEntry:
-    columns = {column.lower(): rule for column, rule in rules.columns.items()}
-    return _TableEntry(
-        Pattern.parse(name),
-        {column: PrivacyPolicy.of(rule, person_keys) for column, rule in columns.items() if rule.has_policy},
-        _lower(rules.optional),
-        {column: rule.rename for column, rule in columns.items() if rule.rename},
-        None if rules.where is None else RowExpression.of(rules.where),
-        {column: RowExpression.of(text) for column, text in rules.computed.items()},
-    )
-
-
 def _compile(
     table: Table, setting: str, text: RowExpression, optional: frozenset[str], followed: Mapping[str, str]
 ) -> ColumnFunction:
     try:
         if isinstance(text.tree, TransformSettings):
-            return compile_transform(text.tree, table, setting.removeprefix(_setting_of("")), followed)
+            return compile_transform(text.tree, table, setting.removeprefix(setting_of("")), followed)
         sources = {c.name: c.type.source for c in table.columns if c.type.arrow == pa.string()}
         return compile_expression(text.tree, table.row_schema, optional, followed, sources)
     except UnknownColumn as error:
@@ -611,10 +535,6 @@ def _check_new_names(table: TableId, computed: Iterable[str], renamed: Collectio
             )
 
 
-def _lower(names: Iterable[str]) -> frozenset[str]:
-    return frozenset(name.lower() for name in names)
-
-
 _IN_KEYS = ", with person keys "
 """The beginning of the part of a policy's text that identifies the keys of persons."""
 
@@ -630,170 +550,6 @@ def _check_person_keys(table: Table, then: Mapping[str, str], now: Mapping[str, 
             raise missing_person_keys(f"table {table.id} was captured with the keys of persons {keys}, and {found}")
 
 
-# ── what a checkpoint has of it ─────────────────────────────────────────────────────────────────────────────
-
-ENTRY = "columns"
-"""The name of the policies' entry in a checkpoint's `source`."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRowRules:
-    """The filter and the computed columns of a table at a start, and new names by the names at the source."""
-
-    where: str | None = None
-    computed: Mapping[str, str] = field(default_factory=dict)
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    numbers: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """For each expression: the numbers of the columns that it uses under an earlier name."""
-
-    def __bool__(self) -> bool:
-        return self.where is not None or bool(self.computed or self.renamed)
-
-    @property
-    def texts(self) -> dict[str, str]:
-        """The texts of its expressions, by their settings' names."""
-        found = {} if self.where is None else {WHERE: self.where}
-        return found | {_setting_of(name): text for name, text in self.computed.items()}
-
-    def to_json(self) -> dict[str, object]:
-        return {name: value for name, value in asdict(self).items() if value or name != "numbers"}
-
-    def differences(self, now: StoredRowRules) -> list[str]:
-        pairs = [("where", self.where or "all rows", now.where or "all rows")]
-        computed = dict.fromkeys([*now.computed, *self.computed], "no column")
-        pairs += [
-            (name, self.computed.get(name, none), now.computed.get(name, none)) for name, none in computed.items()
-        ]
-        renamed = {name: name for name in (*now.renamed, *self.renamed)}
-        pairs += [(name, self.renamed.get(name, name), now.renamed.get(name, name)) for name in renamed]
-        return [f"{name}: {before} → {after}" for name, before, after in pairs if before != after]
-
-    def raw(self, logged: Table, source: Table) -> Table:
-        """Return a table of the log (`logged`) with the names and columns of the source. `source`: its shape there at
-        the start.
-
-        Columns are matched by their numbers: the log may have no row yet since the settings gave a column another name.
-        """
-        names = {c.number: c.name for c in source.columns if c.name in self.renamed}
-        olds = {c.name: names.get(c.number, c.name) for c in logged.columns}
-        return replace(
-            logged,
-            columns=tuple(replace(c, name=olds[c.name]) for c in logged.columns if not self._is_computed(c, source)),
-            key=tuple(olds.get(name, name) for name in logged.key),
-        )
-
-    def _is_computed(self, column: Column, source: Table) -> bool:
-        """Whether a column is a computed one. Numbers alone show that only if the source counts its columns: otherwise
-        numbers are hashes of names."""
-        numbers = [c.number for c in source.columns]
-        is_counted = max(numbers) < _COUNTED_BELOW
-        is_listed = column.name in self.computed and column.number not in numbers
-        return is_listed or (is_counted and column.number >= FIRST_NUMBER)
-
-
-_COUNTED_BELOW = 1 << 16
-"""A source that numbers its columns by counting has only smaller numbers."""
-NO_ROW_RULES = StoredRowRules()
-
-
-@dataclass(frozen=True, slots=True)
-class StoredPolicies:
-    """The policies of a table at a start: a text for each column that had one, and the table as the source had it.
-
-    `names`: maps the numbers of columns to the names that the settings had, if these differ from the columns' own.
-    """
-
-    texts: Mapping[str, str]
-    raw: Table
-    rows: StoredRowRules = NO_ROW_RULES
-    names: Mapping[int, str] = field(default_factory=dict)
-
-    @property
-    def settings_names(self) -> frozenset[str]:
-        """The names by which the settings had the policies of its columns."""
-        own = {c.name: self.names.get(c.number, c.name.lower()) for c in self.raw.columns}
-        return frozenset(own.get(name, name.lower()) for name in self.texts)
-
-    @property
-    def names_by_number(self) -> Mapping[int, str]:
-        """Maps the number of each column with a policy, dropped or not, to the name that the settings had."""
-        return {**{c.number: c.name.lower() for c in self.raw.columns if c.name in self.texts}, **self.names}
-
-    def differences(self, now: StoredPolicies) -> list[str]:
-        """Return how the policies `now` differ from these, each difference as a text."""
-        then = self._texts_in(now.raw)
-        names = [n for n in dict.fromkeys([*now.texts, *then]) if then.get(n) != now.texts.get(n)]
-        found = [f"{n}: {then.get(n, 'no policy')} → {now.texts.get(n, 'no policy')}" for n in names]
-        return [*found, *self.rows.differences(now.rows)]
-
-    def _texts_in(self, table: Table) -> Mapping[str, str]:
-        """Return the texts by the names that the columns have in this shape, without those of columns that were
-        dropped."""
-        if self.raw.incarnation != table.incarnation:
-            return self.texts
-        names = {c.number: c.name for c in self.raw.columns}
-        computed = {name: text for name, text in self.texts.items() if name not in names.values()}
-        own = {c.name: self.texts.get(names.get(c.number, c.name)) for c in table.columns}
-        return computed | {name: text for name, text in own.items() if text is not None}
-
-
-def read_stored(source: Mapping[str, str]) -> dict[TableId, StoredPolicies]:
-    """The policies that a checkpoint's `source` has; empty if there were none."""
-    found = {}
-    for texts, raw, *more in json.loads(source.get(ENTRY, "[]")):
-        table = table_from_text(raw)
-        rows = StoredRowRules(**more[0]) if more else NO_ROW_RULES
-        names = {int(number): name for one in more[1:] for number, name in one.items()}
-        found[table.id] = StoredPolicies(texts, table, rows, names)
-    return found
-
-
-def without_stored(source: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in source.items() if name not in (ENTRY, SUCCESSORS, LOST_NAMES)}
-
-
-def with_stored(
-    source: Mapping[str, str], rules: PolicyRules, tables: Iterable[Table], before: Mapping[TableId, StoredPolicies]
-) -> dict[str, str]:
-    """Return `source` with the policies of these tables, and those of tables that are gone: the log still has rows of
-    them."""
-    now = {t.id: rules.to_store(t) for t in tables}
-    found = [
-        (stored.texts, _without_values(stored.raw, stored.texts).to_text(), *_more_of(stored))
-        for stored in {**before, **now}.values()
-        if stored.texts or stored.rows or stored.names
-    ]
-    entry = {ENTRY: json.dumps(found, separators=(",", ":"))} if found else {}
-    return {**source, **entry, **successors_as_json(rules.successors), **lost_names_as_json(rules.lost_names)}
-
-
-def _more_of(stored: StoredPolicies) -> list[object]:
-    if stored.names:
-        return [stored.rows.to_json(), stored.names]
-    return [stored.rows.to_json()] if stored.rows else []
-
-
-def _without_values(table: Table, names: Collection[str]) -> Table:
-    """Return the table without the values that older rows have in these columns: a policy applies to those, too."""
-    return replace(table, columns=tuple(replace(c, missing=None) if c.name in names else c for c in table.columns))
-
-
-def raw_of(logged: Table, stored: StoredPolicies | None) -> Table:
-    """Return a table as the source had it, given its shape in the log."""
-    if stored is None or stored.raw.incarnation != logged.incarnation:
-        return logged
-    logged = stored.rows.raw(logged, stored.raw)
-    known = {c.number: c for c in stored.raw.columns if c.name in stored.texts}
-    numbers = {c.number for c in logged.columns}
-    columns = [replace(known[c.number], name=c.name) if c.number in known else c for c in logged.columns]
-    columns += [c for number, c in known.items() if number not in numbers and stored.texts[c.name] == "drop"]
-    return replace(logged, columns=tuple(sorted(columns, key=lambda c: _place(c, stored.raw))))
-
-
-def _place(column: Column, table: Table) -> int:
-    return next((i for i, c in enumerate(table.columns) if c.number == column.number), len(table.columns))
-
-
 def changed_policies(
     before: Mapping[TableId, StoredPolicies], rules: PolicyRules, tables: Iterable[Table]
 ) -> dict[TableId, str]:
@@ -804,3 +560,12 @@ def changed_policies(
         if different := before.get(table.id, StoredPolicies({}, table)).differences(now):
             found[table.id] = ", ".join(different)
     return found
+
+
+def with_stored(
+    source: Mapping[str, str], rules: PolicyRules, tables: Iterable[Table], before: Mapping[TableId, StoredPolicies]
+) -> dict[str, str]:
+    """Return `source` with the policies of these tables, and those of tables that are gone: the log still has rows of
+    them."""
+    entry = stored_entry({**before, **{t.id: rules.to_store(t) for t in tables}}.values())
+    return {**source, **entry, **successors_as_json(rules.successors), **lost_names_as_json(rules.lost_names)}

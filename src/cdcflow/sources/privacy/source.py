@@ -41,15 +41,8 @@ from cdcflow.sources.engine.findings import of_error, ok, warning
 from cdcflow.sources.privacy.chunks import PrivateChunks, PrivateComparison
 from cdcflow.sources.privacy.kernels import COMPILED, CompiledOpenssl
 from cdcflow.sources.privacy.lost_names import read_lost_names
-from cdcflow.sources.privacy.rules import (
-    PolicyRules,
-    StoredPolicies,
-    changed_policies,
-    raw_of,
-    read_stored,
-    with_stored,
-    without_stored,
-)
+from cdcflow.sources.privacy.rules import PolicyRules, changed_policies, with_stored
+from cdcflow.sources.privacy.stored_rules import StoredPolicies, raw_of, read_stored, without_stored
 from cdcflow.sources.privacy.stream import PrivateSpool, PrivateStream, SpoolNotes
 from cdcflow.sources.privacy.successors import read_successors
 
