@@ -1,7 +1,8 @@
 """What a derived table costs: a cycle of 1,000 changes, next to the computing of the whole table.
 
 `python -m bench.derived --rows 10000000` prints both, for keys at random in the files and for keys in order. "sums" and
-"having" are continued from the changed rows; for "means" all rows of the changed groups are read.
+"having" are continued from the changed rows; for "means" all rows of the changed groups are read. The last cycles have
+what a new process has: the files that earlier ones stored. `--keys text` gives customers texts as their keys.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cdcflow.tables.cut import CutTable
+from cdcflow.tables.local import decoded_columns, file_keys, value_places
 from cdcflow.tables.local.engine import LocalEngine
 from cdcflow.tables.local.tables import FileTable
 from cdcflow.tables.merge.policy import DerivedQuery
 from cdcflow.tables.port import Deriver
 
 CHANGES = 1000
-CYCLES = 6
+CYCLES, FRESH_CYCLES = 6, 3
 ROWS_AT_ONCE = 1 << 20
 JOINED = "FROM orders AS o JOIN customers AS c ON o.customer_id = c.id"
 SUMS = f"SELECT o.customer_id, c.name, count(*) AS n, sum(o.amount) AS total {JOINED} GROUP BY o.customer_id, c.name"
@@ -43,19 +46,20 @@ Cost = tuple[float, float]
 class Shop:
     """A table of orders and one of customers, in a warehouse."""
 
-    def __init__(self, engine: LocalEngine, rows: int, *, in_order: bool) -> None:
+    def __init__(self, engine: LocalEngine, rows: int, *, in_order: bool, keys: str) -> None:
         self._engine = engine
         self._rows = rows
         self._in_order = in_order
         self._chance = np.random.default_rng(1)
         customers = self._chance.integers(0, rows // 10, rows)
         names = np.arange(rows // 10)
-        self._write("customers", {"id": names, "name": np.char.add("customer ", names.astype(str))})
+        ids = _as_keys(names, keys)
+        self._write("customers", {"id": ids, "name": np.char.add("customer ", names.astype(str))})
         self._write(
             "orders",
             {
                 "id": np.arange(rows),
-                "customer_id": np.sort(customers) if in_order else customers,
+                "customer_id": _as_keys(np.sort(customers) if in_order else customers, keys),
                 "amount": self._chance.integers(0, 10_000, rows),
             },
         )
@@ -100,22 +104,43 @@ class Shop:
         return {f"public.{name}": self.entry("public", name) for name in ("orders", "customers")}
 
 
+def _as_keys(numbers: Any, kind: str) -> Any:
+    """Return numbers, or texts of the length of a UUID."""
+    if kind == "numbers":
+        return numbers
+    return pc.binary_join_element_wise(
+        "4f1c2f52-7a86-4b0e-9c55-", pc.utf8_lpad(pa.array(numbers).cast("string"), 12, "0"), ""
+    )
+
+
+def forget() -> None:
+    """Forget what a process ends with."""
+    for known in (decoded_columns.DECODED, value_places.PLACES, file_keys.KNOWN):
+        known.forget_all()
+
+
 def seconds(work: Callable[[], object]) -> Cost:
     began = time.perf_counter(), time.process_time()
     work()
     return time.perf_counter() - began[0], time.process_time() - began[1]
 
 
-def run(folder: Path, rows: int, format_: str, query: DerivedQuery, *, in_order: bool) -> tuple[Cost, list[Cost]]:
+def run(
+    folder: Path, rows: int, format_: str, query: DerivedQuery, *, in_order: bool, keys: str
+) -> tuple[Cost, list[Cost]]:
     """Return what the whole table costs, and each cycle."""
     folder.mkdir()
+    forget()
     with closing(LocalEngine(folder, format_)) as engine:
-        shop, deriver = Shop(engine, rows, in_order=in_order), engine.deriver()
+        shop, deriver = Shop(engine, rows, in_order=in_order, keys=keys), engine.deriver()
         before = shop.inputs()
         whole = seconds(lambda: deriver.derive("derived.totals", query, before, {}, None, 1))
         cycles = []
-        for cut in range(2, CYCLES + 2):
+        for cut in range(2, CYCLES + FRESH_CYCLES + 2):
             shop.change()
+            if cut >= CYCLES + 2:
+                forget()
+                deriver = engine.deriver()
             cycles.append(cycle(deriver, shop, query, before, cut))
             before = shop.inputs()
         return whole, cycles
@@ -131,15 +156,20 @@ def main() -> None:
     given.add_argument("--rows", type=int, default=1_000_000)
     given.add_argument("--format", default="delta", choices=["delta", "iceberg"])
     given.add_argument("--query", default="sums", choices=list(QUERIES))
+    given.add_argument("--keys", default="numbers", choices=["numbers", "text"])
     chosen = given.parse_args()
     query = DerivedQuery(("id",) if chosen.query == "rows" else ("customer_id",), QUERIES[chosen.query])
     for in_order in (True, False):
         with tempfile.TemporaryDirectory(prefix="cdcflow-bench-") as folder:
-            whole, cycles = run(Path(folder) / "warehouse", chosen.rows, chosen.format, query, in_order=in_order)
+            place = Path(folder) / "warehouse"
+            whole, cycles = run(place, chosen.rows, chosen.format, query, in_order=in_order, keys=chosen.keys)
         print(f"keys {'in order' if in_order else 'at random'}: whole {whole[0]:.2f} s, {whole[1]:.2f} s of CPU")
         for number, one in enumerate(cycles, 1):
             parts = ", ".join(f"1/{all_ / part:.0f}" for all_, part in zip(whole, one, strict=True))
-            print(f"  cycle {number}, {CHANGES} changes: {one[0]:.3f} s, {one[1]:.3f} s of CPU: {parts} of that")
+            process = " in a new process" if number > CYCLES else ""
+            print(
+                f"  cycle {number}{process}, {CHANGES} changes: {one[0]:.3f} s, {one[1]:.3f} s of CPU: {parts} of that"
+            )
 
 
 if __name__ == "__main__":

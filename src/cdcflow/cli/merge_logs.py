@@ -11,13 +11,13 @@ import typer
 
 from cdcflow.cli import failure
 from cdcflow.cli.merge_output import merge_and_tell, say, say_progress, tell
-from cdcflow.config import Config, KafkaLog, load, seconds
+from cdcflow.cli.options import settings_by_name
+from cdcflow.config import Config, KafkaLog, seconds
 from cdcflow.config.places import check_writable, warehouse_places
 from cdcflow.daemon import signals
 from cdcflow.daemon.events import event_lines, leave_interrupts_out, send_structlog_to
 from cdcflow.daemon.fleet_component import merges_in_fleet
 from cdcflow.daemon.merge_process import exclusion_reasons, notify_of_cuts
-from cdcflow.errors import ConfigurationError
 from cdcflow.log.maintenance import state_files
 from cdcflow.reports.merges import merge_of_logs_parts
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def merge_logs(configs: Sequence[Path], without: Sequence[str], every: str | None, *, once: bool, json: bool) -> None:
     """Merge the logs of these settings files. Without `once`, merge repeatedly: at the interval `every`, or at that
     of the first settings."""
-    settings = _settings_by_name(configs)
+    settings = settings_by_name(configs, "merging several logs")
     first = next(iter(settings.values()))
     check_writable(warehouse_places(first))
     pause_s = None if once else (seconds(every) if every is not None else first.merge.every)
@@ -48,19 +48,6 @@ def merge_logs(configs: Sequence[Path], without: Sequence[str], every: str | Non
     tell(report, merge_of_logs_parts, json=json)
     if any(table.left_out is not None for table in report.tables):
         raise typer.Exit(failure.FINDINGS)
-
-
-def _settings_by_name(configs: Sequence[Path]) -> dict[str, Config]:
-    """The settings, by the names of their files."""
-    found: dict[str, Config] = {}
-    for path in configs:
-        if path.stem in found:
-            raise ConfigurationError(
-                f"merging several logs: two settings files are called {path.stem}",
-                remedy="give the files different names: a log is called as its settings file is",
-            )
-        found[path.stem] = load(path)
-    return found
 
 
 def _merging(settings: dict[str, Config], without: Sequence[str]) -> Callable[[], SeveralReport]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from cdcflow.config import Config, load
+from cdcflow.errors import ConfigurationError
 
 ConfigPath = Annotated[
     Path,
@@ -23,3 +27,16 @@ Now = Annotated[
     bool, typer.Option("--now", help="Read at once, whatever hours, budget and limits source.backfill sets.")
 ]
 DEFAULT_CONFIG = Path("cdcflow.yaml")
+
+
+def settings_by_name(configs: Sequence[Path], attempted: str) -> dict[str, Config]:
+    """Load several settings files, and return the settings by the names of the files."""
+    found: dict[str, Config] = {}
+    for path in configs:
+        if path.stem in found:
+            raise ConfigurationError(
+                f"{attempted}: two settings files are called {path.stem}",
+                remedy="give the files different names: a log is called as its settings file is",
+            )
+        found[path.stem] = load(path)
+    return found

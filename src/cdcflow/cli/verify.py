@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import enum
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cdcflow.cli import failure, output
-from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json, Now
+from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPaths, Json, Now, settings_by_name
 from cdcflow.config import Config, load, seconds, without_reading_limits
 from cdcflow.daemon import signals
 from cdcflow.errors import ConfigurationError, SinkUnavailable, SourceUnavailable
@@ -20,6 +20,8 @@ from cdcflow.reports.comparison import comparison_parts, derived_parts, target_p
 if TYPE_CHECKING:
     from cdcflow.tables.verify.report import Against as Kind
     from cdcflow.tables.verify.report import Report
+
+_DEFAULT = [DEFAULT_CONFIG]
 
 
 class Against(enum.StrEnum):
@@ -45,22 +47,28 @@ def verify(
     ] = False,
     now: Now = False,
     every: Annotated[str | None, typer.Option(help="Compare again and again, this often (6h), until stopped.")] = None,
-    config: ConfigPath = DEFAULT_CONFIG,
+    config: ConfigPaths = _DEFAULT,
     json: Json = False,
 ) -> None:
     """Compare the source's rows with the copy's, while everything runs.
 
-    The daemon must run, except for --derived and --targets. Exits with 1 when a table differs or could not be compared.
+    The daemon must run, except for --derived and --targets. With --derived, name all settings files whose logs are
+    merged into the warehouse. Exits with 1 when a table differs or could not be compared.
     """
     from cdcflow.daemon.events import leave_interrupts_out, send_structlog_to
 
-    settings = without_reading_limits(load(config)) if now else load(config)
+    if derived:
+        send_structlog_to(sys.stderr)  # stdout is for the report
+        _compare_derived(settings_by_name(config, "comparing derived tables"), tables or (), json=json)
+        return
+    if len(config) > 1:
+        raise ConfigurationError(
+            "verify: several settings files", remedy="name one, or use --derived, which compares the tables of all"
+        )
+    settings = without_reading_limits(load(config[0])) if now else load(config[0])
     if every is not None and json:
         raise ConfigurationError("--every and --json: a report comes after each round", remedy="use one of the two")
     send_structlog_to(sys.stderr)  # stdout is for the report
-    if derived:
-        _compare_derived(settings, tables or (), json=json)
-        return
     chosen = _Chosen(settings, tuple(tables or ()), kinds_of(against), keys, rows_per_second)
     if targets:
         _compare_targets(settings, tables or (), json=json)
@@ -78,14 +86,15 @@ def verify(
         raise typer.Exit(failure.FINDINGS)
 
 
-def _compare_derived(settings: Config, tables: Sequence[str], *, json: bool) -> None:
+def _compare_derived(settings: Mapping[str, Config], tables: Sequence[str], *, json: bool) -> None:
     """Compare derived tables with what their queries give for the tables of the latest cut."""
     from cdcflow import wiring
 
-    found = [one for one in wiring.report_derived(settings, compares=True) if not tables or one.table in tables]
+    reports = wiring.report_derived_of_several(settings, compares=True)
+    found = [one for one in reports if not tables or one.table in tables]
     if missing := sorted(set(tables) - {one.table for one in found}):
         raise ConfigurationError(
-            f"comparing {', '.join(missing)}: merge.derive has no such table",
+            f"comparing {', '.join(missing)}: merge.derive has no such table, and the latest cut has none",
             remedy="name them with their schema, as `cdcflow verify --derived` does",
         )
     if json:

@@ -18,7 +18,7 @@ from cdcflow.wiring.captures import (
 )
 from cdcflow.wiring.cleanup import drop, leftovers
 from cdcflow.wiring.commands import commands_in_log, gaps_in_log, repairs_in_log
-from cdcflow.wiring.derived import report_derived
+from cdcflow.wiring.derived import report_derived, report_derived_of_several
 from cdcflow.wiring.executors import check_readers, readers
 from cdcflow.wiring.findings import continues, doctor, log_problem, store_faults, upload_status
 from cdcflow.wiring.leases import held_lease, lease_holder
@@ -129,6 +129,7 @@ __all__ = [
     "rebuild_tables",
     "rehearse_ddl",
     "report_derived",
+    "report_derived_of_several",
     "engines",
     "check_logs_to_merge",
     "is_in_quarantine",

@@ -23,7 +23,7 @@ from cdcflow.tables.job.derived_tables import report_derived
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.maintenance import UpkeepPolicy, upkeep
 from cdcflow.tables.job.reports import MergeReport
-from cdcflow.tables.local import decoded_columns
+from cdcflow.tables.local import decoded_columns, file_keys, file_rewrites, stored_columns, value_places
 from cdcflow.tables.local.derived_rows import stored_types
 from cdcflow.tables.local.deriver import LocalDeriver
 from cdcflow.tables.local.query_database import QueryDatabase
@@ -38,8 +38,15 @@ Merge = Callable[..., MergeReport]
 
 @pytest.fixture(autouse=True)
 def _small_files_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of small files are taken as those of large ones are (`tables.local.decoded_columns`)."""
+    """Rows of small files are found and taken as those of large ones are (`decoded_columns`, `value_places`)."""
     monkeypatch.setattr(decoded_columns, "ROWS_MIN", 1)
+    monkeypatch.setattr(value_places, "IN_MEMORY_BYTES_MAX", 0)
+
+
+def forget_files() -> None:
+    """Forget what this process knows about files, as the next process does."""
+    for known in (decoded_columns.DECODED, value_places.PLACES, file_keys.KNOWN):
+        known.forget_all()
 
 
 def queries(*names: str) -> Policies:
@@ -128,6 +135,8 @@ def run_history(merge: Merge, log: HandLog, warehouse: Path, format_name: str, s
             tables.change()
         merge(log.root, warehouse, policies=queries(*names))
         assert found(warehouse) == expected(tables, names), f"CDCFLOW_DERIVED_SEED={seed} after merge {number}"
+        if chance.random() < 0.5:
+            forget_files()
         if chance.random() < 0.3:
             with closing(local.local_engine(warehouse, format_name)) as engine:
                 upkeep(Engines(engine), UpkeepPolicy(keep_s=0.0))
@@ -298,6 +307,72 @@ def test_changes_concern_few_rows(
             shape = DerivedQuery(_shape(name)[0], _shape(name)[1])
             merge(hand_log.root, warehouse, policies=Policies(derived={"derived.one": shape}))
     assert seen == [True, False, True, False]
+
+
+def test_next_process_computes_no_index_again(
+    merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A merge from cron is a new process each time. Its indexes are those that the last one stored, for keys of any
+    type, and they end with the files that they belong to."""
+    names = ("groups", "conditional", "join")
+    tables, computed = Tables(hand_log, random.Random(3)), list[str]()
+    right = stored_columns._store
+
+    def store(place: stored_columns.StoredPlace, *more: Any) -> None:
+        computed.append(f"{place.data.name} {place.content} {place.what}")
+        right(place, *more)
+
+    monkeypatch.setattr(stored_columns, "_store", store)
+    for _ in range(12):
+        tables.change()
+        merge(hand_log.root, warehouse, policies=queries(*names))
+        assert found(warehouse) == expected(tables, names)
+        forget_files()
+    assert computed
+    assert len(set(computed)) == len(computed)
+    stored = list(warehouse.rglob(f"{stored_columns.FOLDER}/*"))
+    assert stored
+    for path in stored:
+        path.write_bytes(path.read_bytes()[:-8])
+    tables.change()
+    merge(hand_log.root, warehouse, policies=queries(*names))
+    assert found(warehouse) == expected(tables, names)
+
+
+ROWS = 40
+
+RENAMES: Mapping[str, Any] = {
+    "two columns swap their names": make_table("a", id="int64", y="int32", x="int32"),
+    "a column is added with the name of a renamed one": make_table(
+        "a", id="int64", z="int32", y="int32", x="int32", numbers={"x": 4}
+    ),
+    "a column is added with the name of a dropped one": make_table(
+        "a", id="int64", y="int32", x="int32", numbers={"y": 3, "x": 4}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RENAMES)
+def test_column_that_gets_the_name_of_another_changes_every_row(
+    merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """After ALTER TABLE … RENAME no file of the input is different, and each of its rows has another value."""
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)  # a merge marks a row, and does not write its file again
+    table, after = make_table("a", id="int64", x="int32", y="int32"), RENAMES[name]
+    sums = DerivedQuery(("g",), "SELECT id % 2 AS g, sum(x) AS t, count(*) AS n FROM a GROUP BY id % 2")
+    rows = DerivedQuery(("id",), "SELECT id, x FROM a")
+    policies = Policies(derived={"derived.sums": sums, "derived.rows": rows})
+    hand_log.state(table)
+    hand_log.segment([(table, "c", {"id": n, "x": n, "y": 100 + n}) for n in range(ROWS)])
+    merge(hand_log.root, warehouse, policies=policies)
+    hand_log.segment([(after, "u", {"id": 1, "x": 1000, "y": 1})])
+    merge(hand_log.root, warehouse, policies=policies)
+    cut = local.read_cut(warehouse)
+    now = {row["id"]: row["x"] for row in cut["public.a"].to_pylist()}
+    assert now == {n: 1000 if n == 1 else 100 + n if "swap" in name else None for n in range(ROWS)}
+    assert {row["id"]: row["x"] for row in cut["derived.rows"].to_pylist()} == now
+    even = {row["g"]: (row["t"], row["n"]) for row in cut["derived.sums"].to_pylist()}[0]
+    assert even == (sum(100 + n for n in range(0, ROWS, 2)) if "swap" in name else None, ROWS // 2)
 
 
 MODES: Mapping[Mode, str] = {

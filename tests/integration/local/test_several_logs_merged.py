@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -280,6 +281,54 @@ def check_derived(warehouse: Path) -> None:
     assert found == sorted((k, n[k], m[k]) for k in n)
     found = sorted(tuple(row.values()) for row in cut["derived.all"].to_pylist())
     assert found == sorted((k, n[k]) for k in n if n[k] > 1)
+
+
+def test_comparison_names_each_derived_table_that_it_does_not_compare(
+    tmp_path: Path, branches: tuple[Branch, Branch]
+) -> None:
+    """The warehouse has the derived tables of all pipelines. One settings file alone does not have all queries, and a
+    comparison that silently excluded a table would seem clean. What it prints works."""
+    queries = {
+        "crm": {"matches": DERIVE.derived["derived.matches"], "broken": DerivedQuery(("k",), "SELECT k FROM nothing")},
+        "shop": {"all": DERIVE.derived["derived.all"]},
+    }
+    for branch in branches:
+        for _ in range(5):
+            branch.insert(1)
+        branch.seal()
+        derive = {name: {"key": list(q.key), "sql": q.sql} for name, q in queries[branch.name].items()}
+        (tmp_path / f"{branch.name}.yaml").write_text(
+            "source: {kind: postgres, url: 'postgresql://cdc@localhost/shop'}\n"
+            f"log: {{path: '{branch.root}'}}\nmerge: {{engine: local, warehouse: '{tmp_path / 'warehouse'}',"
+            f" derive: {json.dumps(derive)}}}\n"
+        )
+    crm, shop = (["-c", str(tmp_path / f"{name}.yaml")] for name in ("crm", "shop"))
+    runner = CliRunner()
+
+    def compare(*args: str) -> tuple[int, dict[str, str]]:
+        done = runner.invoke(app, ["verify", "--derived", "--json", *args])
+        found = {one["table"]: one for one in json.loads(done.output)["tables"]}
+        assert not any(one["lacks"] or one["more"] for one in found.values())
+        return done.exit_code, {name: one["why"] for name, one in found.items() if one["why"]}
+
+    assert runner.invoke(app, ["merge", *crm, *shop]).exit_code == 1  # one is excluded
+    code, why = compare(*shop)
+    assert (code, sorted(why)) == (1, ["derived.broken", "derived.matches"])
+    assert all("name that file, too (-c)" in reason for reason in why.values())
+    code, why = compare(*crm)
+    assert (code, sorted(why)) == (1, ["derived.all", "derived.broken"])
+    assert compare(*crm, "derived.matches") == (0, {})
+    assert compare(*crm, *shop)[1].keys() == {"derived.broken"}
+    assert compare(*crm, *shop, "derived.matches", "derived.all") == (0, {})
+    twice = tmp_path / "other.yaml"
+    twice.write_text((tmp_path / "crm.yaml").read_text().replace("GROUP BY p.id % 3", "GROUP BY p.id % 2"))
+    done = runner.invoke(app, ["verify", "--derived", *crm, "-c", str(twice)])
+    assert "crm and other have different queries for table derived.matches" in done.output
+    twice.write_text((tmp_path / "crm.yaml").read_text().replace("/warehouse", "/elsewhere"))
+    done = runner.invoke(app, ["verify", "--derived", *crm, "-c", str(twice)])
+    assert "other and crm have different warehouses" in done.output
+    done = runner.invoke(app, ["verify", *crm, *shop])
+    assert (done.exit_code, "several settings files" in done.output) == (78, True), done.output
 
 
 @pytest.mark.parametrize("seed", [*range(SEEDS), *(pytest.param(n, marks=pytest.mark.long) for n in range(50, 70))])

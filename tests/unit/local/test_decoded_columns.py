@@ -34,6 +34,9 @@ class Table:
     def content_of(self, file: str, column: str) -> tuple[str, str]:
         return file, column
 
+    def stored_place(self, file: str, column: str, what: str) -> None:
+        return None
+
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> KnownColumns[DecodedColumn]:

@@ -109,7 +109,10 @@ SHAPES: Mapping[str, tuple[str, str]] = {
     ),
     "having without a count": ("k", "SELECT k, sum(x) AS t FROM a GROUP BY k HAVING sum(x) IS NULL OR sum(x) > 2"),
     "having what is not selected": ("k", "SELECT k, count(*) AS n FROM a GROUP BY k HAVING sum(x) > 2"),
-    "having a name of two columns": ("k", "SELECT x AS k, k AS x, count(*) AS n FROM a GROUP BY a.x, a.k HAVING k > 1"),
+    "having a name of two columns": (
+        "k x",
+        "SELECT x AS k, k AS x, count(*) AS n FROM a GROUP BY a.x, a.k HAVING k > 1",
+    ),
     "no condition": ("k", "SELECT a.k, count(*) AS n FROM a CROSS JOIN b WHERE b.y = 1 GROUP BY a.k"),
 }
 """The key of a derived table, and its query."""

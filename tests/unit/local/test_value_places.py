@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -11,20 +12,21 @@ import pytest
 
 from cdcflow.tables.local import value_places
 from cdcflow.tables.local.file_keys import stable_order
-from cdcflow.tables.local.value_places import ValuePlaces, pack_values
+from cdcflow.tables.local.value_places import Hashes, ValuePlaces, open_places
 
 SEED = int(os.environ.get("CDCFLOW_PLACES_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 LEAST, GREATEST = -(1 << 63), (1 << 63) - 1
 
 
-def packed(values: list[int | None], type_: pa.DataType) -> ValuePlaces | None:
+def packed(
+    values: Sequence[int | str | None], type_: pa.DataType, hash_of: Callable[[pa.ChunkedArray], Hashes] | None = None
+) -> ValuePlaces | None:
     middle = len(values) // 3
-    return pack_values(
-        len(values), [pa.chunked_array([pa.array(part, type_)]) for part in (values[:middle], values[middle:])]
-    )
+    parts = [pa.chunked_array([pa.array(part, type_)]) for part in (values[:middle], values[middle:])]
+    return open_places(None, len(values), lambda: parts, hash_of)
 
 
-def expected(values: list[int | None], wanted: list[int], deleted: set[int]) -> list[int]:
+def expected(values: Sequence[int | str | None], wanted: Collection[int | str | None], deleted: set[int]) -> list[int]:
     return [n for n, value in enumerate(values) if value in wanted and n not in deleted]
 
 
@@ -44,6 +46,34 @@ def test_rows_with_values_are_found(monkeypatch: pytest.MonkeyPatch, *, is_mappe
         assert found is not None
         numbers = found.find(np.array(wanted, np.int64), np.array(sorted(deleted), np.int64))
         assert numbers.tolist() == expected(values, wanted, deleted), f"CDCFLOW_PLACES_SEED={SEED} {number}"
+        numbers = found.find(np.array(wanted, np.int64), np.array(sorted(deleted), np.int64), null=True)
+        assert numbers.tolist() == expected(values, [None, *wanted], deleted), f"CDCFLOW_PLACES_SEED={SEED} {number}"
+
+
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_rows_with_hashed_values_are_found(monkeypatch: pytest.MonkeyPatch, *, is_mapped: bool) -> None:
+    """A text is found by the upper bits of its hash. Others may have the same bits, but each row with it is found."""
+    chance = random.Random(SEED)
+    if is_mapped:
+        monkeypatch.setattr(value_places, "IN_MEMORY_BYTES_MAX", 1)
+    hashes = {f"text {n}": chance.choice([0, 1, (1 << 64) - 1, chance.getrandbits(64)]) for n in range(9)}
+
+    def hash_of(part: pa.ChunkedArray) -> Hashes:
+        return np.array([hashes.get(text, 0) for text in part.to_pylist()], np.uint64)
+
+    for number in range(100):
+        values = [chance.choice([*hashes, None]) for _ in range(chance.choice([1, 2, 3, 8, 64, 65]))]
+        deleted = {n for n in range(len(values)) if chance.random() < 0.2}
+        wanted, null = set(chance.sample([*hashes], 4)), chance.random() < 0.5
+        found = packed(values, pa.string(), hash_of)
+        assert found is not None
+        asked = hash_of(pa.chunked_array([sorted(wanted)])), np.array(sorted(deleted), np.int64)
+        numbers = found.find_hashes(*asked, null=null).tolist()
+        right = [n for n in numbers if values[n] in wanted or (null and values[n] is None)]
+        assert right == expected(values, {*wanted, None} if null else wanted, deleted), f"{SEED} {number}"
+        bits = max(len(values) - 1, 1).bit_length() + 1
+        same = {hashes[text] >> bits for text in wanted}
+        assert all(values[n] is None or hashes[str(values[n])] >> bits in same for n in numbers), f"{SEED} {number}"
 
 
 def test_values_of_all_bits_are_not_packed() -> None:

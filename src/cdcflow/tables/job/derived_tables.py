@@ -219,35 +219,34 @@ class DerivedReport:
 def report_derived(
     deriver: Deriver, cut: Cut | None, queries: Mapping[str, DerivedQuery], *, compares: bool
 ) -> tuple[DerivedReport, ...]:
-    """Return a report of each derived table. `cut`: the latest published one. `compares`: compute each table from its
-    inputs in the cut, and compare the result with it."""
-    captured = without_derived(cut)
-    ordered, refused = inputs_of(
-        deriver,
-        queries,
-        {} if captured is None else captured.tables,
-        () if captured is None else captured.left_out,
-    )
+    """Return a report of each derived table: those of `queries`, and the others that the cut has or excludes.
+    `cut`: the latest published one. `compares`: compute each table from its inputs in the cut, and compare the result
+    with it."""
+    tables, left_out = ({}, {}) if cut is None else (cut.tables, cut.left_out)
+    inputs = {name: table for name, table in tables.items() if not is_derived(table) or name not in queries}
+    excluded = [name for name, why in left_out.items() if not _is_reason(why) or name not in queries]
+    ordered, refused = inputs_of(deriver, queries, inputs, excluded)
     found = [DerivedReport(name, why=str(why)) for name, why in refused.items()]
-    for name, inputs in ordered.items():
-        shown = {} if cut is None else cut.tables
-        if missing := [one for one in inputs if one not in shown]:
+    found += [DerivedReport(name, why=_NO_QUERY) for name, table in inputs.items() if is_derived(table)]
+    found += [DerivedReport(name, why=_NO_QUERY) for name in excluded if _is_reason(left_out[name])]
+    for name, read in ordered.items():
+        if missing := [one for one in read if one not in tables]:
             found.append(DerivedReport(name, why=f"the latest cut has no table {', '.join(missing)}"))
             continue
-        given = {one: shown[one] for one in inputs}
+        given = {one: tables[one] for one in read}
         try:
             how = deriver.explain(queries[name], given)
-            if name not in shown or not is_derived(shown[name]):
-                why = _UNSEEN if cut is None else cut.left_out.get(name, _UNSEEN)
-                found.append(DerivedReport(name, how, why))
+            if name not in tables or not is_derived(tables[name]):
+                found.append(DerivedReport(name, how, left_out.get(name, _UNSEEN)))
                 continue
-            lacks, more = deriver.differences(queries[name], given, shown[name]) if compares else (0, 0)
+            lacks, more = deriver.differences(queries[name], given, tables[name]) if compares else (0, 0)
             found.append(DerivedReport(name, how, "", lacks, more))
         except (CdcflowError, HandOver) as error:
             found.append(DerivedReport(name, why=str(error)))
     return tuple(sorted(found, key=lambda one: one.table))
 
 
+_NO_QUERY = "not compared: its query is in a settings file that was not given; name that file, too (-c)"
 _UNSEEN = "the latest cut was published without it; run `cdcflow merge`"
 
 

@@ -1,25 +1,22 @@
 """Decoded columns of files, as Arrow has them in memory, kept by a process that derives tables repeatedly.
 
 Reading rows at random places of a file costs as much as reading all of its rows, because Parquet is decoded a row group
-at a time. Files never change, so a column is decoded once, into a temporary file without a name that is mapped into
-memory; after that, reading a row costs only its bytes, and the kernel can take the pages back. This happens the first
-time that most of a column has to be decoded anyway.
+at a time. Files never change, so a column is decoded once, into a file that is mapped into memory (`stored_columns`);
+after that, reading a row costs only its bytes, and the kernel can take the pages back. This happens the first time that
+most of a column has to be decoded anyway.
 """
 
 from __future__ import annotations
 
-import mmap
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.ipc
 
 from cdcflow.tables.local.file_keys import KnownColumns
-from cdcflow.tables.local.mapped_memory import MappedMemory
 from cdcflow.tables.local.scan import Numbers, RowGroup, ScannedFile
+from cdcflow.tables.local.stored_columns import MappedArrays, open_or_store
 from cdcflow.tables.local.tables import FileTable
 
 BYTES_MAX = 1 << 30
@@ -35,11 +32,12 @@ _ROW_BYTES = 8
 class DecodedColumn:
     """The values of a column of a file, by the numbers of the file's rows."""
 
-    def __init__(self, parts: Sequence[pa.Array], memory: MappedMemory | None) -> None:
-        self._parts, self._memory = parts, memory
-        self._firsts = np.cumsum([0, *map(len, parts)])
-        self.bytes = 0 if memory is None else len(memory.buffer)
-        self.is_mapped = memory is not None
+    is_mapped = True
+
+    def __init__(self, stored: MappedArrays) -> None:
+        self._parts, self._memory = stored.parts, stored.memory
+        self._firsts = np.cumsum([0, *map(len, self._parts)])
+        self.bytes = len(stored.memory.buffer)
 
     def take(self, numbers: Numbers) -> list[pa.Array]:
         """Return the values of some rows, whose numbers ascend."""
@@ -49,8 +47,7 @@ class DecodedColumn:
             for part, first, begin, end in zip(self._parts, self._firsts, ends, ends[1:], strict=False)
             if begin < end
         ]
-        if self._memory is not None:
-            self._memory.give_back()
+        self._memory.give_back()
         return found
 
 
@@ -82,22 +79,16 @@ def take_rows(
 
 def _column(table: FileTable[Any], file: Any, opened: ScannedFile, name: str) -> DecodedColumn | None:
     """Return a decoded column of a file; `None` if it is not kept, and is not decoded now either."""
-    content = (table.content_of(file, name), str(table.schema.field(name).type))
-    return DECODED.offer(content, len(opened), lambda: _decode(opened, name), at_once=True)
+    type_ = table.schema.field(name).type
+    content = (table.content_of(file, name), str(type_))
+    place = table.stored_place(file, name, f"values as {type_}")
+
+    def decode() -> DecodedColumn:
+        return DecodedColumn(open_or_store(place, lambda: (type_, _decoded(opened, name), ())))
+
+    return DECODED.offer(content, len(opened), decode, at_once=True)
 
 
-def _decode(opened: ScannedFile, name: str) -> DecodedColumn:
-    with tempfile.TemporaryFile(prefix="cdcflow-column-") as written:
-        writer = None
-        for group in opened.groups:
-            for batch in opened.read([group], [name]).combine_chunks().to_batches():
-                if writer is None:
-                    writer = pa.ipc.new_stream(written, batch.schema)
-                writer.write_batch(batch)
-        if writer is None:
-            return DecodedColumn((), None)
-        writer.close()
-        written.flush()
-        memory = MappedMemory(mmap.mmap(written.fileno(), 0, access=mmap.ACCESS_READ))
-    with pa.ipc.open_stream(pa.py_buffer(memory.buffer)) as stored:
-        return DecodedColumn(stored.read_all().column(0).chunks, memory)
+def _decoded(opened: ScannedFile, name: str) -> Iterator[pa.Array]:
+    for group in opened.groups:
+        yield from opened.read([group], [name]).column(0).chunks

@@ -281,6 +281,10 @@ class DeltaTable(FileTable[File]):
         self._old_files = self._written_before(_may_go_before(kept, time.time()))
 
     def let_go(self, kept: Kept) -> str:
+        self.drop_stored()
+        return self._remove_files(kept)
+
+    def _remove_files(self, kept: Kept) -> str:
         """Remove files that no kept version has, that no version since `kept.since` had, and that are older than the
         week that Delta keeps removed files."""
         self._check_ours()
@@ -407,8 +411,17 @@ class DeltaTable(FileTable[File]):
         return file.key
 
     def content_of(self, file: File, column: str) -> Hashable:
-        field = next(f for f in self._fields if f["name"] == column)
-        return str(self._folder.place_of(name_of(file))), file.size, _physical(field)
+        return str(self._folder.place_of(name_of(file))), file.size, self.column_id(column)
+
+    def column_id(self, column: str) -> Hashable:
+        return _physical(next(f for f in self._fields if f["name"] == column))
+
+    @property
+    def folder_on_disk(self) -> Path | None:
+        return self._folder.path
+
+    def path_on_disk(self, file: File) -> Path | None:
+        return None if self._folder.path is None else self._folder.path / name_of(file)
 
     def identity_of(self, file: File) -> Hashable:
         return str(self._folder.place_of(name_of(file))), file.size

@@ -6,8 +6,9 @@ new backfill, a truncate, another program. Compaction writes the same rows again
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,10 @@ from cdcflow.model.table import MISSING, OFFSET
 from cdcflow.tables.cut import CutTable
 from cdcflow.tables.job.past_tables import VersionGone
 from cdcflow.tables.local.decoded_columns import reads_most, take_rows
-from cdcflow.tables.local.file_keys import KNOWN, FileKeys
+from cdcflow.tables.local.file_keys import KNOWN
 from cdcflow.tables.local.scan import NONE, Numbers, ScannedFile
 from cdcflow.tables.local.tables import FileTable
-from cdcflow.tables.local.value_places import PLACES, ValuePlaces, read_places
+from cdcflow.tables.local.value_places import BY_HASH, BY_VALUE, PLACES, Hashes, ValuePlaces, open_places
 from cdcflow.tables.merge.modes import CURRENT, mode_of_properties
 
 
@@ -104,22 +105,43 @@ def _find(table: FileTable[Any], file: Any, column: str, opened: ScannedFile, wa
     groups = [g for g, ends in zip(opened.groups, opened.ends(column), strict=True) if wanted.may_be_within(ends)]
     if not groups:
         return NONE
-    if wanted.ascending is not None:
-        index = _index(table.content_of(file, column), opened, column, at_once=reads_most(opened, groups))
-        if isinstance(index, FileKeys):
-            return index.find(wanted.ascending, opened.deleted_rows).numbers
+    # The index that merges use exists only for columns without NULL.
+    known = KNOWN.get(table.content_of(file, column))
+    if known is not None and wanted.ascending is not None:
+        return known.find(wanted.ascending, opened.deleted_rows).numbers
+    if wanted.can_be_indexed:
+        index = _index(table, file, column, opened, wanted, at_once=reads_most(opened, groups))
+        if index is not None and wanted.ascending is not None:
+            return index.find(wanted.ascending, opened.deleted_rows, null=wanted.has_null)
         if index is not None:
-            return index.find(wanted.ascending, opened.deleted_rows)
+            found = index.find_hashes(wanted.hashes(table), opened.deleted_rows, null=wanted.has_null)
+            return found[wanted.pick(take_rows(table, file, opened, found, [column]))] if len(found) else found
     return opened.find(groups, [column], wanted.pick)
 
 
-def _index(content: Hashable, opened: ScannedFile, column: str, *, at_once: bool) -> FileKeys | ValuePlaces | None:
-    """Return the index of a column of a file: the one that merges use, or one for derived tables alone; `None` if there
-    is none. `at_once`: create it even if it was not needed before."""
-    known = KNOWN.get(content)
-    if known is not None:
-        return known
-    return PLACES.offer(content, len(opened), lambda: read_places(opened, column), at_once=at_once)
+def _index(
+    table: FileTable[Any], file: Any, column: str, opened: ScannedFile, wanted: _Values, *, at_once: bool
+) -> ValuePlaces | None:
+    """Return the index of a column of a file; `None` if it has no index. `at_once`: create it even if it was not needed
+    before."""
+    what = BY_VALUE if wanted.ascending is not None else f"{BY_HASH} as {wanted.type}"
+
+    def values() -> Iterator[pa.ChunkedArray]:
+        return (opened.read([group], [column]).column(0) for group in opened.groups)
+
+    def read() -> ValuePlaces | None:
+        hash_of = None if wanted.ascending is not None else partial(hashes_of, table)
+        return open_places(table.stored_place(file, column, what), len(opened), values, hash_of)
+
+    return PLACES.offer((table.content_of(file, column), what), len(opened), read, at_once=at_once)
+
+
+def hashes_of(table: FileTable[Any], values: pa.ChunkedArray) -> Hashes:
+    """Return a hash of each value, by DuckDB."""
+    rows = pa.table({"v": values})
+    hashed = table.session.over_own(rows, lambda given: f"SELECT hash(v) AS h FROM {given}")  # noqa: S608  cdcflow's own
+    found: Hashes = hashed.column(0).to_numpy()
+    return found
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
@@ -133,22 +155,32 @@ class _Values:
     """Values that are searched for in a column of this type."""
 
     def __init__(self, values: pa.ChunkedArray, type_: pa.DataType) -> None:
-        """Prepare the search. `ascending` gets the values in order if they are whole numbers without NULL."""
-        self._is_whole = pa.types.is_signed_integer(type_)
-        self._type = pa.int64() if self._is_whole else type_
-        found = pc.unique(values.cast(self._type))
+        """Prepare the search. `ascending` gets the values in order, without NULL, if they are whole numbers."""
+        is_whole = pa.types.is_signed_integer(type_)
+        self.type = pa.int64() if is_whole else type_
+        found = pc.unique(values.cast(self.type))
         self._listed = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
-        known = self._listed.drop_null()
-        self.ascending = np.sort(known.to_numpy()) if self._is_whole and len(known) == len(self._listed) else None
+        self._known = self._listed.drop_null()
+        self.has_null = len(self._known) < len(self._listed)
+        self.ascending = np.sort(self._known.to_numpy()) if is_whole else None
+        # Two values of a floating-point type may be equal, and have different bytes.
+        self.can_be_indexed = not (pa.types.is_nested(type_) or pa.types.is_floating(type_))
+        self._hashes: Hashes | None = None
+
+    def hashes(self, table: FileTable[Any]) -> Hashes:
+        """Return the hashes of the values."""
+        if self._hashes is None:
+            self._hashes = hashes_of(table, pa.chunked_array([self._known], self.type))
+        return self._hashes
 
     def may_be_within(self, ends: tuple[Any, Any] | None) -> bool:
-        if ends is None or self.ascending is None or not isinstance(ends[0], int):
+        if ends is None or self.has_null or self.ascending is None or not isinstance(ends[0], int):
             return True
         low, high = (np.searchsorted(self.ascending, ends[0]), np.searchsorted(self.ascending, ends[1], "right"))
         return bool(low < high)
 
     def pick(self, rows: pa.Table) -> Numbers:
-        column = rows.column(0).cast(self._type)
+        column = rows.column(0).cast(self.type)
         found: Numbers = pc.indices_nonzero(pc.is_in(column, value_set=self._listed)).to_numpy().astype(np.int64)
         return found
 
@@ -163,6 +195,9 @@ def changed_rows(
     known.
     """
     if any(name not in old.columns or old.columns[name] != new.columns[name] for name in columns):
+        return None
+    # Another column may have got the name, and then no file changes.
+    if any(old.table.column_id(name) != new.table.column_id(name) for name in columns):
         return None
     with suppress(VersionGone, FileNotFoundError):
         return _changed_rows(old, new, columns, rows_max)

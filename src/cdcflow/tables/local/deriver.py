@@ -58,6 +58,7 @@ class LocalDeriver:
         self._opened: QueryDatabase | None = None
         self._known: dict[object, Lineage | str] = {}
         self._continued: dict[object, Increments | str] = {}
+        self._cleaned: set[str] = set()
 
     def close(self) -> None:
         if self._opened is not None:
@@ -100,6 +101,7 @@ class LocalDeriver:
                 return rows.version()
             old = None if edits else self._position(rows, query, inputs, known)
             new = {one: stack.enter_context(self._open(one, entry)) for one, entry in inputs.items()}
+            self._drop_stored([*(version.table for version in new.values()), *([] if rows.stamp is None else [there])])
             said = {"derived": name, "cut": cut, "inputs": {one: _place(entry) for one, entry in inputs.items()}}
             found = self._by_units(query, old, new, rows, stack)
             if isinstance(found, tuple):
@@ -129,6 +131,14 @@ class LocalDeriver:
             table = stack.enter_context(closing(self._table(shown.path.split("/"))))
             there = InputVersion(table, shown)
             return DerivedRows(table, self._db, query.key).differences(self._whole(query, new), there)
+
+    def _drop_stored(self, tables: Sequence[FileTable[Any]]) -> None:
+        """Remove what is stored for replaced files of these tables, once for each table. Maintenance does it, too, but
+        not if another program does the maintenance."""
+        for table in tables:
+            if table.name not in self._cleaned:
+                self._cleaned.add(table.name)
+                table.drop_stored()
 
     # ── versions ────────────────────────────────────────────────────────────────────────────────────────────
 

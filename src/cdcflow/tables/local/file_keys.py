@@ -233,6 +233,13 @@ class KnownColumns(Generic[Kept]):
                 self._make_room_in_memory()
         return keys
 
+    def forget_all(self) -> None:
+        """Forget all values, as a process does that ends."""
+        with self._lock:
+            self._seen.clear()
+            self._used.clear()
+            self._bytes = self._memory_bytes = 0
+
     def _count(self, keys: Kept | None, times: int) -> None:
         if keys is not None:
             self._bytes += times * keys.bytes

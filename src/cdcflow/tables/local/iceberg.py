@@ -409,6 +409,7 @@ class IcebergTable(FileTable[FileScanTask]):
     def let_go(self, kept: Kept) -> str:
         """Remove expired tags and snapshots, the files that only these have, and abandoned files (see
         `unneeded_files`)."""
+        self.drop_stored()
         table, needed = self._table, kept.of(str(self._table.metadata.table_uuid))
         before = table.metadata
         versions = {s.snapshot_id: _version(s) for s in table.snapshots()}
@@ -575,7 +576,17 @@ class IcebergTable(FileTable[FileScanTask]):
         return frozenset(deletes.file_path for deletes in file.delete_files)
 
     def content_of(self, file: FileScanTask, column: str) -> Hashable:
-        return file.file.file_path, self.size_of(file), self._table.schema().find_field(column).field_id
+        return file.file.file_path, self.size_of(file), self.column_id(column)
+
+    def column_id(self, column: str) -> Hashable:
+        return self._table.schema().find_field(column).field_id
+
+    @property
+    def folder_on_disk(self) -> Path | None:
+        return _on_disk(self._table.io, self._table.location())
+
+    def path_on_disk(self, file: FileScanTask) -> Path | None:
+        return _on_disk(self._table.io, file.file.file_path)
 
     def identity_of(self, file: FileScanTask) -> Hashable:
         return _identity_of(file.file)
@@ -725,6 +736,10 @@ def _summary(table: Table, metadata: Mapping[str, Any], app: str, version: int) 
         COMMITTED: json.dumps(metadata, separators=(",", ":")),
         TRANSACTIONS: json.dumps(known, separators=(",", ":")),
     }
+
+
+def _on_disk(io: FileIO, location: str) -> Path | None:
+    return io.path(location) if isinstance(io, TableIO) else None
 
 
 def _identity_of(file: DataFile) -> Hashable:

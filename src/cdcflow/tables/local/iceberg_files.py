@@ -95,6 +95,10 @@ class TableIO(SyncedIO):
             return DiskFolder(Path(self.parse_location(location)[2]))
         return self.bucket(found).folder(found.key.rstrip("/"))
 
+    def path(self, location: str) -> Path | None:
+        """Return the path of a location on this machine; `None` if it is in a bucket."""
+        return None if in_bucket(location) is not None else Path(self.parse_location(location)[2])
+
     def bucket(self, place: StorePlace) -> BucketFolder:
         buckets: TableBuckets = self.properties[BUCKETS]
         return buckets.folder(place, self.owner)

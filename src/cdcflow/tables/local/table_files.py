@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from cdcflow.tables.local.file_rewrites import Touched
 from cdcflow.tables.local.recently_used import RecentlyUsed
 from cdcflow.tables.local.scan import Ends, Numbers, ScannedFile
 from cdcflow.tables.local.session import DuckSession
+from cdcflow.tables.local.stored_columns import FOLDER, StoredPlace, drop_stored
 from cdcflow.tables.merge.format import Format
 
 WRITTEN_BYTES_MAX, WRITTEN_FILE_BYTES_MAX = 64 << 20, 8 << 20
@@ -150,6 +152,10 @@ class TableFiles(ABC, Generic[File]):
         return self.deleted_rows(file).tobytes()
 
     @abstractmethod
+    def column_id(self, column: str) -> Hashable:
+        """Return what identifies a column of the table, whatever its current name is."""
+
+    @abstractmethod
     def content_of(self, file: File, column: str) -> Hashable:
         """Return a key that identifies a file's values in a column, and does not depend on the column's current
         name."""
@@ -157,6 +163,27 @@ class TableFiles(ABC, Generic[File]):
     @abstractmethod
     def identity_of(self, file: File) -> Hashable:
         """Return what identifies a file and its content, whatever the version of the table."""
+
+    @property
+    @abstractmethod
+    def folder_on_disk(self) -> Path | None:
+        """The table's folder on this machine; `None` if it is in an object store."""
+
+    @abstractmethod
+    def path_on_disk(self, file: File) -> Path | None:
+        """Return the path of a file on this machine; `None` if it is in an object store."""
+
+    def stored_place(self, file: File, column: str, what: str) -> StoredPlace | None:
+        """Return where `what` is computed from a column of a file is stored; `None` if it cannot be stored."""
+        folder, path = self.folder_on_disk, self.path_on_disk(file)
+        if folder is None or path is None:
+            return None
+        return StoredPlace(folder, path, self.content_of(file, column), what)
+
+    def drop_stored(self) -> None:
+        """Remove what is stored for files that the current version of the table does not have."""
+        if (folder := self.folder_on_disk) is not None and (folder / FOLDER).exists():
+            drop_stored(folder, [path for file in self.files() if (path := self.path_on_disk(file)) is not None])
 
     def keep_written(self, identity: Hashable, rows: pa.Table) -> None:
         """Keep the rows of a file that was just written, if they are few. They have the order of the file."""
