@@ -5,7 +5,8 @@ The figure is the CPU time of a capture per row, less that of the capture withou
 share of the latter (the median of the rounds). It includes what follows from a policy: a hash has 64 characters that
 no codec compresses, where the value may have had ten.
 
-`--tree OLDER` also measures each case in that checkout (see `bench.beside`).
+The limits are measured first: OpenSSL's AES-GCM-SIV and HMAC-SHA-256 of the same values, called one by one, and
+cdcflow's kernels alone. `--tree OLDER` also measures each case in that checkout (see `bench.beside`).
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ import os
 import statistics
 import sys
 import tempfile
+import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+from cryptography.hazmat.primitives.ciphers.aead import AESGCMSIV
 
 from bench import server
 from bench.backfill import filled
@@ -30,6 +34,8 @@ from bench.harness import Child, Failed, Outcome, Party, rounds, tell
 from bench.server import Server, ended, fresh_log, insert_rows
 from bench.shapes import STAMP, Shape
 from cdcflow.log.read.folder import FolderReader
+from cdcflow.sources.privacy.kernels import encrypt_of, hash_of
+from cdcflow.sources.privacy.secret_keys import NONCE
 
 SECRET = "5e8ff9bf55ba3508199d22e984129be6"  # noqa: S105  of this benchmark
 PER_TRANSACTION = 100
@@ -181,6 +187,30 @@ def shares(found: Mapping[str, Sequence[Outcome]]) -> Iterator[tuple[str, float,
         yield name, statistics.median(o.cpu_s_per_million for o in outcomes), more
 
 
+def limits(count: int) -> Iterator[tuple[str, float]]:
+    """Yield the CPU time per value, in µs, of the primitives and of cdcflow's kernels, for values that all differ."""
+    texts = [_email(number) for number in range(count)]
+    values, contents, key = pa.array(texts), [text.encode() for text in texts], SECRET.encode()
+    cipher = AESGCMSIV(key)
+
+    def each(act: Callable[[bytes], object]) -> Callable[[], object]:
+        return lambda: deque(map(act, contents), maxlen=0)
+
+    for name, work in {
+        "a call": each(bytes.__len__),
+        "OpenSSL's AES-256-GCM-SIV, with a call": each(lambda value: cipher.encrypt(NONCE, value, None)),
+        "OpenSSL's HMAC-SHA-256, with a call": each(lambda value: hmac.digest(key, value, "sha256")),
+        "kernel of encrypt": lambda: encrypt_of(key, cipher, NONCE, "")(values),
+        "kernel of hash": lambda: hash_of(key, "")(values),
+    }.items():
+        seconds = []
+        for _ in range(5):
+            began = time.process_time()
+            work()
+            seconds.append(time.process_time() - began)
+        yield name, min(seconds) / count * 1e6
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="bench.policies", description=__doc__)
     parser.add_argument("--tree", type=Path, help="another checkout, whose cases run, too")
@@ -190,6 +220,9 @@ def main() -> int:
     os.environ["BENCH_POLICY_KEY"] = SECRET
     Child.tree = options.tree and options.tree.resolve()
     tell(server.machine("tcp"))
+    print("limits", flush=True)
+    for name, cost in limits(100_000):
+        print(f"  {name:42} {cost:6.2f} µs")
     for name, found in measured(options.rows // PER_TRANSACTION * PER_TRANSACTION, options.rounds):
         print(name, flush=True)
         for case, cost, more in shares(found):
