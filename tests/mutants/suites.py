@@ -132,7 +132,10 @@ _NEAR: dict[str, Stages] = {
         *_MYSQL,
     ),
     "sources/mysql/fences": ((f"{_UNIT}/mysql/test_fences.py",),),
-    "sources/mysql/gtids": (tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("gtids", "gtids_exactly")), _BINLOG),
+    "sources/mysql/gtids": (
+        tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("gtids", "gtids_exactly", "purge_marks")),
+        _BINLOG,
+    ),
     "sources/mysql/position": (
         tuple(f"{_UNIT}/mysql/test_{n}.py" for n in ("gtids", "gtids_exactly", "stream_progress")),
         *_MYSQL,

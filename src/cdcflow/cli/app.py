@@ -29,7 +29,7 @@ COMMANDS = {
     "cuts": ("cdcflow.cli.cuts:cuts", "List published cuts, the tables of one, or SQL for them."),
     "dbt": ("cdcflow.cli.dbt:dbt", "Write the tables as sources for dbt."),
     "repair": ("cdcflow.cli.repair:repair", "Repair the rows that differ, through the log."),
-    "attach": ("cdcflow.cli.attach:attach", "Adopt a table that was loaded otherwise."),
+    "attach": ("cdcflow.cli.attach:attach", "Adopt a table that was loaded another way."),
     "explain": (
         "cdcflow.cli.explain:explain",
         "Show what a table contains, and the origin of values.",

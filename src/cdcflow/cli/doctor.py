@@ -25,7 +25,7 @@ Sql = Annotated[
 def doctor(config: ConfigPath = DEFAULT_CONFIG, json: Json = False, sql: Sql = False) -> None:
     """Check settings, rights and tables. Exits with 1 when something must be fixed before `cdcflow run`."""
     if json and sql:
-        raise ConfigurationError("doctor: --json and --sql ask for two forms", remedy="give one of them")
+        raise ConfigurationError("--json and --sql are both given", remedy="give one of them")
     from cdcflow import wiring
 
     findings = wiring.doctor(load(config))

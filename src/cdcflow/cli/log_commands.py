@@ -190,7 +190,7 @@ def compact(
 @app.command()
 def expire(
     config: ConfigPath = DEFAULT_CONFIG,
-    older_than: Annotated[str | None, typer.Option(help="Segments that end this long ago (30d).")] = None,
+    older_than: Annotated[str | None, typer.Option(help="Segments that ended at least this long ago (30d).")] = None,
     bytes_max: Annotated[
         str | None, typer.Option(help="The oldest segments while all together are larger than this.")
     ] = None,

@@ -48,7 +48,7 @@ def sql(
         ),
     ] = None,
     wait: Annotated[str, typer.Option(help="How long --at-least waits (30s, 5m).")] = "60s",
-    incomplete: Annotated[bool, typer.Option("--incomplete", help="Also ask tables that lack rows.")] = False,
+    incomplete: Annotated[bool, typer.Option("--incomplete", help="Also query tables that lack rows.")] = False,
     tables: Annotated[bool, typer.Option("--tables", help="List the tables and their states.")] = False,
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with a header.")] = False,
     config: ConfigPath = DEFAULT_CONFIG,

@@ -330,11 +330,11 @@ class Tls(Settings):
     @model_validator(mode="after")
     def _authority(self) -> Tls:
         if self.cert is None and self.key is not None:
-            raise ValueError("has a key and no cert: the file with the client's certificate")
+            raise ValueError("has a key and no cert; set cert to the file with the client's certificate")
         if self.cert is not None and self.mode == "off":
-            raise ValueError("has a cert, and mode: off shows none; remove one of the two")
+            raise ValueError("has a cert, which mode: off does not send; remove one of the two")
         if self.mode == "verify-ca" and self.ca is None:
-            raise ValueError("needs ca: the file with the authority's certificate")
+            raise ValueError("needs ca; set it to the file with the authority's certificate")
         return self
 
 

@@ -260,7 +260,7 @@ class Merge(Settings):
                 raise ValueError(f"has {name}: it must be a reference, ${{env:NAME}} or ${{file:path}}")
         if catalog is not None and not catalog.keys() & {"type", "catalog-impl"}:
             raise ValueError(
-                "must say its type: rest, jdbc, hive or glue (or catalog-impl); for Delta tables hive or unity"
+                "must have a type: rest, jdbc, hive or glue (or catalog-impl); for Delta tables hive or unity"
             )
         return catalog
 

@@ -65,7 +65,7 @@ def test_whole_file_is_read_with_units_and_relative_paths(tmp_path: Path) -> Non
         ("url: mysql://", "url: postgresql://", "3:3: source.url must look like postgresql://"),
         ("warehouse: s3a:/b/w", "warehouse: /data/warehouse", "merge.warehouse must be a folder or a URL"),
         ("warehouse: s3a://b/w\n  format: iceberg", "warehouse: /data/warehouse", "set merge.catalog, such as"),
-        ("catalog: {uri: x}\n  format: iceberg", "warehouse: /data/warehouse", "merge.catalog must say its type"),
+        ("catalog: {uri: x}\n  format: iceberg", "warehouse: /data/warehouse", "merge.catalog must have a type"),
         ("catalog: {type: rest}", "warehouse: /data/warehouse", "cannot hold Delta tables: set merge.catalog to"),
         ("catalog: {type: hive, url: x}", "warehouse: /data/warehouse", "has a catalog with url, and a Hive metastore"),
         ("catalog: {type: hive, uri: h:9083}", "warehouse: /data/warehouse", "uri is not like thrift://host:9083"),
