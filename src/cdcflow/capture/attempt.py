@@ -535,7 +535,7 @@ def tables_to_read(names: Sequence[str], tables: Sequence[Table], progress: Prog
             settings may not fit it.
     """
     found = table_ids(names, tables)
-    lacking = [] if names else [table for table in found if table in progress.lacking]
+    lacking = [] if names else [t for t in found if t in progress.lacking and not progress.tables[t].is_refused]
     if lacking:
         raise ConfigurationError(
             f"reading all tables again: changes of {', '.join(map(str, lacking))} could not leave the source with the "

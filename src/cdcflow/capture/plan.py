@@ -271,8 +271,14 @@ def _lacking(preview: Preview | None, progress: Progress, tables: Sequence[Table
     for table, known in progress.tables.items():
         if known.lacks_changes and known.gap is not None and str(table) not in read:
             since = known.gap.before.partition(";")[0]
-            yield f"{table}: its changes are missing since {since}, until you run `cdcflow backfill {word(table)}`"
+            until = f"you run `cdcflow backfill {word(table)}`"
+            if known.is_refused:
+                until = f"it can be captured again: {known.reason}"
+            yield f"{table}: its changes are missing since {since}, until {until}"
     for found in () if preview is None else preview.tables:
+        known_now = progress.tables.get(found.id)
+        if found.refused and not (known_now is not None and known_now.is_refused):
+            yield f"{found.id}: it fails, because it cannot be captured now: {found.refused}"
         if found.misfit and str(found.id) not in read:
             yield f"{found.id}: the settings do not fit it, and it fails with its next changes: {found.misfit}"
 

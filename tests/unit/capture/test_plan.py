@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cdcflow.capture.interleave.progress import Gap, Progress, TableProgress
@@ -153,6 +155,11 @@ def test_table_whose_changes_are_missing_is_named_until_it_is_read_again() -> No
     assert "missing" not in "".join(planned(TablePreview(A, 1, policies="x: drop → mask"), failed).warnings)
     (warning,) = planned(TablePreview(A, 1, misfit="it has no column x"), DONE).warnings
     assert "fails with its next changes: it has no column x" in warning
+    (warning,) = planned(TablePreview(A, 1, refused="it has no key; run ALTER"), DONE).warnings
+    assert warning == "shop.a: it fails, because it cannot be captured now: it has no key; run ALTER"
+    refused = TableProgress("failed", 1, Offset(1), incarnation=1, gap=replace(gap, by="refused"), reason="no key")
+    (warning,) = planned(TablePreview(A, 1, refused="no key"), refused).warnings
+    assert warning.endswith("until it can be captured again: no key")
 
 
 DAY = LogLimit("binlog_expire_logs_seconds", age_s=86_400.0)

@@ -113,6 +113,22 @@ def test_statement_does_not_begin_a_table_again_whose_changes_cannot_leave() -> 
     assert not reading.progress.tables[ORDERS].lacks_changes
 
 
+def test_table_that_the_source_refuses_is_read_again_once_a_check_no_longer_refuses_it() -> None:
+    """An operator fixes it at the source, and nothing else has to be done. Other tables that lack changes stay."""
+    reading = machine()
+    reading.step(Tick(0))
+    assert told(reading.step(RowsCompared((), {ORDERS: "it has no key"}))) == ["table failed"]
+    assert told(reading.step(RowsCompared((), {ORDERS: "it has no key"}))) == []
+    assert reading.progress.tables[ORDERS].is_refused
+    again = machine(progress=Progress.from_json(reading.progress.to_json()))
+    again.step(Tick(0))
+    assert told(again.step(RowsCompared(()))) == ["table to be read again"]
+    assert again.progress.tables[ORDERS].state == "waiting"
+    again.step(ChangesRefused(ORDERS, "note has the name of another column", position_of(1)))
+    assert told(again.step(RowsCompared(()))) == []
+    assert again.progress.tables[ORDERS].lacks_changes
+
+
 def test_table_that_was_paused_before_it_was_planned_simply_continues() -> None:
     """No row of it was read, so no key of a partial row can be missing."""
     reading = machine()

@@ -39,7 +39,8 @@ class TablePreview:
     has none). `reread` is why the log's rows differ from what the current settings would produce ("": they do not).
     `retried` names the values that are now stored differently ("": none), so that a failed backfill is retried.
     `policies`: the column policies that changed ("": none), so that the table is read again. `misfit`: why the settings
-    no longer fit the table, so that it fails when its next changes arrive ("": they fit). `shape`: its current shape.
+    no longer fit the table, so that it fails when its next changes arrive ("": they fit). `refused`: why a captured
+    table cannot be captured now, so that it fails ("": it can). `shape`: its current shape.
     """
 
     id: TableId
@@ -50,6 +51,7 @@ class TablePreview:
     retried: str = ""
     policies: str = ""
     misfit: str = ""
+    refused: str = ""
     shape: Table | None = None
 
 

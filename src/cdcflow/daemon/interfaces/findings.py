@@ -201,7 +201,9 @@ def _tables(status: Mapping[str, Any]) -> Iterator[Remark]:
                     "error",
                     f"Changes of {name} cannot leave the source, and are missing since "
                     f"{fields['gap']['before'].partition(';')[0]}{why}. The other tables continue.",
-                    f"Fix the cause, then run `cdcflow backfill {word(name)}`.",
+                    "Fix the cause; the table is then read again."
+                    if fields["gap"].get("by") == "refused"
+                    else f"Fix the cause, then run `cdcflow backfill {word(name)}`.",
                     name,
                     "backfill",
                 )

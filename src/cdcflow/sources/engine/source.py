@@ -265,7 +265,7 @@ class SqlSource(ABC, Generic[C, S, E]):
                 *found.get(t.id, (None, None)),
                 reread=why.get(t.id, ""),
                 retried=other.get(t.id, ""),
-                misfit=refused.get(t.id, ""),
+                refused=refused.get(t.id, ""),
                 shape=t,
             )
             for t in kept
