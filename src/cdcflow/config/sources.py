@@ -358,11 +358,11 @@ class MySQL(_Database):
     tables_without_key: Literal["refuse", "whole"] = "refuse"
     """`whole`: a table without a key is read in one piece, in one window."""
     zero_dates: Literal["stop", "null", "text"] = "stop"
-    """What happens to `0000-00-00` and dates with a zero month or day: `stop` with an error that names the column,
-    `null`, or keep the column as `text`."""
+    """What happens to `0000-00-00` and dates with a zero month or day: `stop` this table with an error that names the
+    column, `null`, or keep the column as `text`."""
     bad_text: Literal["stop", "replace"] = "stop"
-    """What happens to bytes that the column's character set does not have: `stop` with an error that names the column,
-    or `replace` them."""
+    """What happens to bytes that the column's character set does not have: `stop` this table with an error that names
+    the column, or `replace` them."""
 
     @field_validator("url")
     @classmethod

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 from tests.support.mysql.binlog_bytes import MARKS, Log, TestTable, Values, simple
 from tests.support.postgres.wire import Row, Spools, transactions
 
-from cdcflow.capture.interleave.messages import Committed, MarkSeen
+from cdcflow.capture.interleave.messages import ChangesRefused, Committed, MarkSeen
 from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import CdcflowError
 from cdcflow.model.change import Uint64s
@@ -82,9 +83,6 @@ class TestTables:
 
     def engine_that_keeps_changes(self, table: TableId) -> str:
         return "MyISAM" if table.name in self.myisam else ""
-
-    def without_transactions(self) -> Mapping[TableId, str]:
-        return {}
 
     @property
     def next_begin(self) -> Coordinate | None:
@@ -195,6 +193,14 @@ def refused(log: Log, kind: type[CdcflowError], said: str) -> Reader:
     found = reader(log)
     with pytest.raises(kind, match=said):
         found.feed(log.dump())
+    return found
+
+
+def failed(log: Log, said: str) -> Reader:
+    """Check that a table of the log fails alone, for this reason."""
+    found = reader(log)
+    (reason,) = (e.reason for e in found.feed(log.dump()) if isinstance(e, ChangesRefused))
+    assert re.search(said, reason), reason
     return found
 
 

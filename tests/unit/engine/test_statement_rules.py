@@ -22,8 +22,13 @@ BEGINS = {
     "added": ("**added**", "nothing; the next check adds it", "its changes continue under the name"),
     "kept": ("the others continue; **kept**", "nothing arrives under the new name; what it had is **kept**"),
     "emptied": ("emptied", "the log gets one truncate"),
-    "fails": ("the server refuses updates", "a captured table **fails**", "the same; with any method other than heap"),
-    "stops": ("stops", "fails alone"),
+    "fails": (
+        "**fails**",
+        "the server refuses updates",
+        "a captured table **fails**",
+        "the same; with any method other than heap",
+    ),
+    "stops": ("stops",),
     "refused": ("the server refuses it",),
 }
 """How the page's words begin for each effect; what depends on something names it."""

@@ -6,12 +6,13 @@ skipped, since they are included in the rows to be read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import Table, TableId
+from cdcflow.sources.engine.selection import CapturedTableRefused
 from cdcflow.sources.mysql.catalog import Catalog, CatalogTable
-from cdcflow.sources.mysql.errors import history_table_error
+from cdcflow.sources.mysql.errors import history_refusal
 from cdcflow.sources.mysql.lives import Lives
 from cdcflow.sources.mysql.position import Coordinate
 from cdcflow.sources.mysql.tables import DescribedTable, TableMap
@@ -85,7 +86,7 @@ class CapturedTables:
             return False
         now = self._catalog.now(found.id)
         if now is not None and now.is_versioned:
-            raise history_table_error(found.id)
+            raise CapturedTableRefused(found.id, [history_refusal(found.id)])
         known = now or self._shape_of(found.id)
         return known is not None and found.key_names[-1] not in {c.name for c in known.columns}
 
@@ -128,13 +129,10 @@ class CapturedTables:
 
     def engine_that_keeps_changes(self, table: TableId) -> str:
         entry = self._entries.get(table)
-        if entry is None or not (entry.lacks_transactions or table in self._catalog.without_transactions):
+        if entry is None or not entry.lacks_transactions:
             return ""
         now = self._catalog.now(table)
         return now.engine if now is not None and now.lacks_transactions else ""
-
-    def without_transactions(self) -> Mapping[TableId, str]:
-        return self._catalog.without_transactions
 
     @property
     def next_begin(self) -> Coordinate | None:

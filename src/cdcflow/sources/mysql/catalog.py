@@ -20,12 +20,18 @@ from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import Identity, Table, TableId
 from cdcflow.sources.engine import selection as selection_rules
 from cdcflow.sources.engine.connections import Session
-from cdcflow.sources.engine.selection import Refusal, Selection, ignored_object, name_refusals, not_there
+from cdcflow.sources.engine.selection import (
+    Refusal,
+    Selection,
+    ignored_object,
+    name_refusals,
+    not_there,
+)
 from cdcflow.sources.mysql.connection import Connection, Connector, query, query_row
 from cdcflow.sources.mysql.errors import (
     CHANGING,
-    READ_ANEW,
     engine_refusal,
+    history_refusal,
     parts,
 )
 from cdcflow.sources.mysql.locked_tables import LockedTables, block_ddl
@@ -262,12 +268,7 @@ def refusals(table: CatalogTable, *, keyless: bool) -> tuple[Refusal, ...]:
     """Return why this table cannot be captured, and what fixes it; empty if it can."""
     found: list[Refusal] = []
     if table.is_versioned:
-        found.append(
-            (
-                f"{table.id} is system-versioned: its row events mix old and current rows",
-                f"ALTER TABLE {table.sql} DROP SYSTEM VERSIONING",
-            )
-        )
+        found.append(history_refusal(table.id))
     if not table.engine:  # a MERGE table whose tables changed their engine, or an engine that was uninstalled
         found.append(
             (
@@ -309,8 +310,6 @@ class Catalog(Session[Connection]):
         self._listed: frozenset[TableId] = frozenset()
         self._captured: frozenset[TableId] = frozenset()
         self._followed: frozenset[TableId] = frozenset()
-        self.without_transactions: Mapping[TableId, str] = {}
-        """The captured tables whose engine has no transactions, each with the engine, as of the last list of tables."""
 
     def names(self) -> TableNames:
         """Return how the server compares names; after the first call `wanted` has names as the server stores them."""
@@ -321,8 +320,6 @@ class Catalog(Session[Connection]):
 
     def selected_tables(self, known: Iterable[TableId] = ()) -> Selected:
         """Return the tables that the settings select. `known`: those that an earlier run captured.
-
-        A captured table that got an engine without transactions is not refused: it fails alone (`CapturedTables`).
 
         Raises:
             ConfigurationError: a name without wildcards is not a table, or is a view.
@@ -335,25 +332,10 @@ class Catalog(Session[Connection]):
         self._captured |= captured
         self._followed |= frozenset(known)
         found = self._look(f"reading the catalog of {self._server.address}", captured | named, None, captured)
-        found = self._with_failing_tables(found)
         self._known = {t.id: t for t in found.tables}
         self._listed = frozenset(self._known)
         self._followed |= {t.id for t in found.good}
         return found
-
-    def _with_failing_tables(self, found: Selected) -> Selected:
-        """Return the selection without the refusals of captured tables that an engine without transactions alone
-        causes, and remember these tables."""
-        failing = {
-            t.id: t.engine
-            for t in found.tables
-            if t.lacks_transactions and t.id in self._followed and len(found.refused[t.id]) == 1
-        }
-        self.without_transactions = failing
-        if not failing:
-            return found
-        rest = {table: why for table, why in found.refused.items() if table not in failing}
-        return replace(found, refused=rest).refusing(self._check_entry)
 
     def look_up(self, table: TableId) -> CatalogTable:
         """Return a captured table's current definition.
@@ -464,6 +446,13 @@ class Catalog(Session[Connection]):
     def describe_entry(self, table: CatalogTable) -> DescribedTable:
         return self._intern(describe(table.id, table.columns, table.key, Identity.KEY, self._policy_of(table.id)))
 
+    def describe_failing(self, table: CatalogTable) -> DescribedTable:
+        """Describe a table that cannot be captured now, if need be without columns."""
+        try:
+            return self.describe_entry(table)
+        except ConfigurationError:
+            return describe(table.id, (), (), Identity.KEY, self._policy_of(table.id))
+
     def _policy_of(self, table: TableId) -> Policy:
         """Return the settings for a table's values.
 
@@ -538,8 +527,7 @@ def _inconsistent_tables(found: Selected) -> frozenset[TableId]:
 def _without_key(table: TableId) -> ConfigurationError:
     return ConfigurationError(
         f"table {table} has a change in the log from a time when it had no key, or another key",
-        remedy=f"run ALTER TABLE {quote_name(table.schema)}.{quote_name(table.name)} ADD PRIMARY KEY (…), "
-        f"then {READ_ANEW}",
+        remedy=f"ALTER TABLE {quote_name(table.schema)}.{quote_name(table.name)} ADD PRIMARY KEY (…)",
         runbook="schema-not-followed",
     )
 

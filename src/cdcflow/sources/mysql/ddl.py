@@ -14,11 +14,12 @@ import numpy as np
 from cdcflow.capture.interleave.messages import ChangesRefused, RowsFilled
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.position import Position
-from cdcflow.model.table import TableId, word
+from cdcflow.model.table import TableId
 from cdcflow.sources.engine.buffers import Bools
 from cdcflow.sources.engine.changes import Truncate
+from cdcflow.sources.engine.selection import CapturedTableRefused, Refusal
 from cdcflow.sources.mysql.alters import Altered, widens
-from cdcflow.sources.mysql.errors import READ_ANEW, engine_refusal, history_table_error
+from cdcflow.sources.mysql.errors import READ_ANEW, engine_refusal, history_refusal
 from cdcflow.sources.mysql.position import Coordinate
 from cdcflow.sources.mysql.readings import tables_in, with_names
 from cdcflow.sources.mysql.row_events import RowEvents
@@ -55,8 +56,7 @@ class Statements:
         self._renamed: dict[TableId, tuple[tuple[str, str], ...]] = {}  # columns of these tables: earlier and new names
         # gh-ost's copies that can hold all that the captured table holds, and no less, and which table that is
         self._copies: dict[TableId, TableId] = {}
-        self._without_transactions: dict[TableId, str] = {}  # tables that fail, each with its engine
-        self._reported: frozenset[TableId] = frozenset()
+        self._failing: dict[TableId, Refusal] = {}
 
     @property
     def next_begin(self) -> Coordinate | None:
@@ -94,7 +94,7 @@ class Statements:
                 return self._parts_changed(statement, at, delivered)
             case Created(table, like, engine):
                 if engine:
-                    self._lose_transactions(table, engine, delivered)
+                    self._fail(table, engine_refusal(table, engine), delivered)
                 if like is not None and self._tables.is_captured(like) and _is_whole_shadow(table, like):
                     self._copies[table] = like
                 self._rows.forget_shapes(table)
@@ -102,7 +102,7 @@ class Statements:
                 # Later row events include the rows' history. If the versioning was removed since, these events are
                 # skipped and the table is read again.
                 if not delivered and self._counts(table) and self._tables.is_versioned(table):
-                    raise history_table_error(table)
+                    self._fail(table, history_refusal(table), delivered)
                 if replaces:
                     return self._empty_tables((table,), at, delivered)
                 self._rows.forget_shapes(table)
@@ -113,7 +113,7 @@ class Statements:
             case OtherDdl(table, altered):
                 if table is not None and altered.engine:
                     self._forget_copies(table)
-                    self._lose_transactions(table, altered.engine, delivered)
+                    self._fail(table, engine_refusal(table, altered.engine), delivered)
                 elif table is not None and (altered.fills or not self._keeps_values(table, altered)):
                     self._forget_copies(table)
                     self._fill(table, delivered)
@@ -173,12 +173,11 @@ class Statements:
         if not delivered and self._tables.is_captured(table):
             self._filled[table] = False
 
-    def _lose_transactions(self, table: TableId, engine: str, delivered: bool) -> None:
-        """Have a captured table fail: the log does not show which of its changes a rollback keeps, and no snapshot
-        shows its rows."""
+    def _fail(self, table: TableId, refusal: Refusal, delivered: bool) -> None:
+        """Have a captured table fail, because the statement means that it cannot be captured."""
         if not delivered and self._tables.is_captured(table):
             self._filled.pop(table, None)
-            self._without_transactions[table] = engine
+            self._failing[table] = refusal
 
     def _forget_copies(self, table: TableId) -> None:
         """Note that this table may have lost rows, or other values, that its copies have, or that it is a copy that
@@ -221,15 +220,16 @@ class Statements:
         ]
 
     def refused_tables(self, position: Position) -> list[ChangesRefused]:
-        """Return the captured tables that got an engine without transactions, by a statement since the last call or by
-        the catalog.
+        """Return the captured tables that fail, because of statements or rows since the last call.
 
-        `position` precedes these statements.
+        `position` precedes these statements and rows.
         """
-        known = self._tables.without_transactions()
-        found = {**{t: e for t, e in known.items() if t not in self._reported}, **self._without_transactions}
-        self._without_transactions, self._reported = {}, frozenset(known)
-        return [ChangesRefused(table, _refusal(table, engine), position) for table, engine in found.items()]
+        by_statement, self._failing = self._failing, {}
+        found = {t: (CapturedTableRefused(t, [why]).reason, True) for t, why in by_statement.items()}
+        return [
+            ChangesRefused(table, reason, position, is_checked=is_checked)
+            for table, (reason, is_checked) in {**self._rows.take_failures(), **found}.items()
+        ]
 
     def walk(self, events: Events, groups: Groups, delivered: Bools) -> tuple[Bools, list[Truncate]]:
         """Process table maps and statements in order. Return which row events count, and the truncates of emptied
@@ -270,7 +270,7 @@ class Statements:
     def check_transactional(self, table: TableId) -> None:
         """Have a table fail whose changes were rolled back in the log, but not by its engine."""
         if engine := self._tables.engine_that_keeps_changes(table):
-            self._lose_transactions(table, engine, delivered=False)
+            self._fail(table, engine_refusal(table, engine), delivered=False)
 
     def _change_rows(self, change: RowChange) -> None:
         """Apply a statement that changed rows without row events.
@@ -378,11 +378,6 @@ class Statements:
             self._forget_copies(table)
             self._rows.forget_shapes(table)
         return out
-
-
-def _refusal(table: TableId, engine: str) -> str:
-    why, remedy = engine_refusal(table, engine)
-    return f"{why}; run {remedy}, then `cdcflow backfill {word(table)}`"
 
 
 def _is_shadow(table: TableId, of: TableId) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, RightMissing, SourceUnavailable
-from cdcflow.model.table import TableId
+from cdcflow.model.table import TableId, word
 from cdcflow.sources.engine import errors
 from cdcflow.sources.mysql.sql import quote_name
 
@@ -48,21 +48,28 @@ class ServerReadOnly(RightMissing):
     section = "read-only-source"
 
 
+def failure_text(error: ConfigurationError, table: TableId) -> str:
+    """Return why a captured table fails alone, and what to do, from the error that its rows caused."""
+    why, remedy = str(error).splitlines()[0], error.remedy or ""
+    again = f"run `cdcflow backfill {word(table)}`"
+    if "then start again" in remedy:
+        return f"{why}; {remedy.replace('then start again', f'then start again or run `cdcflow apply`, and {again}')}"
+    return f"{why}; {remedy.removesuffix(READ_ANEW)}{again}" if remedy.endswith(READ_ANEW) else f"{why}; {remedy}"
+
+
 def engine_refusal(table: TableId, engine: str) -> tuple[str, str]:
     """Return why a table with an engine without transactions cannot be captured, and the statement that fixes it."""
     why = f"{table} uses the storage engine {engine}, which has no transactions"
     return why, f"ALTER TABLE {quote_name(table.schema)}.{quote_name(table.name)} ENGINE = InnoDB"
 
 
-def history_table_error(table: TableId) -> ConfigurationError:
-    """Return the error for a captured table that keeps the history of its rows."""
-    return ConfigurationError(
-        f"a statement in the binary log made table {table} system-versioned: its row events mix old and current rows",
-        remedy=f"run ALTER TABLE `{table.schema}`.`{table.name}` DROP SYSTEM VERSIONING, then start again: the table "
-        "is read again. Where the columns of its period were declared, SET system_versioning_alter_history = KEEP "
-        "first, and add DROP PERIOD FOR SYSTEM_TIME and DROP COLUMN for both to the statement\n"
-        f"  or take the table out of source.tables (write !{table})",
-        runbook="schema-not-followed",
+def history_refusal(table: TableId) -> tuple[str, str]:
+    """Return why a system-versioned table cannot be captured, and the statement that fixes it."""
+    why = f"{table} is system-versioned: its row events mix old and current rows"
+    return why, (
+        f"ALTER TABLE {quote_name(table.schema)}.{quote_name(table.name)} DROP SYSTEM VERSIONING (where the columns of "
+        "its period were declared, SET system_versioning_alter_history = KEEP first; add DROP PERIOD FOR SYSTEM_TIME"
+        " and DROP COLUMN for both)"
     )
 
 

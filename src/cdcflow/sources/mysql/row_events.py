@@ -26,8 +26,9 @@ from cdcflow.model.table import OP, Table, TableId
 from cdcflow.sources.engine.buffers import Bools
 from cdcflow.sources.engine.changes import ShapedRows
 from cdcflow.sources.engine.numbered_tables import NumberedTables
+from cdcflow.sources.engine.selection import CapturedTableRefused, refusal_of
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled, changes
-from cdcflow.sources.mysql.errors import READ_ANEW
+from cdcflow.sources.mysql.errors import READ_ANEW, failure_text
 from cdcflow.sources.mysql.event_samples import EventGroup, EventSamples
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, length_at
 from cdcflow.sources.mysql.gtids import Flavor
@@ -70,12 +71,13 @@ class Marks:
 @dataclass(frozen=True, slots=True)
 class Mapped:
     """The meaning of a table id: `raw` is the TABLE_MAP event without its header. `found` is set only for the table of
-    marks."""
+    marks. `failure`: why rows of a captured table cannot be captured; None if they can."""
 
     raw: bytes
     table: TableId
     described: DescribedTable | None = None
     found: TableMap | None = None
+    failure: CapturedTableRefused | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,7 @@ class RowEvents:
         self._marks = marks
         self._maps: NumberedTables[Mapped] = NumberedTables({})
         self._known: dict[bytes, Mapped] = {}
+        self._failures: dict[TableId, tuple[str, bool]] = {}
 
     def begin_file(self, file: BinlogFile) -> None:
         """Begin a new file, or a new connection: table ids start over."""
@@ -170,11 +173,36 @@ class RowEvents:
                 check_columns(found)
                 known = Mapped(raw, table, found=found)
             elif self._tables.is_captured(table):
-                known = Mapped(raw, table, self._tables.describe(replace(table_map(event), id=table)))
+                known = self._captured(table, event, raw)
             else:
                 known = Mapped(raw, table)
             self._known[shape] = known
-        return Mapped(raw, known.table, known.described, known.found)
+        return replace(known, raw=raw)
+
+    def _captured(self, table: TableId, event: bytes, raw: bytes) -> Mapped:
+        """Return the meaning of a captured table's map. A table whose rows cannot be decoded fails alone.
+
+        Raises:
+            ConfigurationError: the server's log does not name the columns of any table.
+        """
+        has_names = True
+        try:
+            found = table_map(event)
+            has_names = found.has_names
+            return Mapped(raw, table, self._tables.describe(replace(found, id=table)))
+        except CapturedTableRefused as refused:
+            return Mapped(raw, table, failure=refused)
+        except ConfigurationError as error:
+            if not has_names:
+                raise
+            why, remedy = refusal_of(error)
+            return Mapped(raw, table, failure=CapturedTableRefused(table, [(why, remedy.partition("; then run")[0])]))
+
+    def take_failures(self) -> dict[TableId, tuple[str, bool]]:
+        """Return the tables whose rows could not be decoded since the last call, each with the reason, and whether the
+        checks of the tables show it, too."""
+        found, self._failures = self._failures, {}
+        return found
 
     # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -188,8 +216,13 @@ class RowEvents:
         for mapped, at in self._by_map(events, use):
             if mapped.found is not None:
                 self._take_marks(events, at, mapped.found, out)
+            elif mapped.failure is not None:
+                self._failures[mapped.table] = mapped.failure.reason, True
             elif mapped.described is not None:
-                self._decode(events, at, mapped, mapped.described, out)
+                try:
+                    self._decode(events, at, mapped, mapped.described, out)
+                except ConfigurationError as error:
+                    self._failures[mapped.table] = failure_text(error, mapped.table), False
         return out
 
     def _by_map(self, events: Events, use: Bools) -> list[tuple[Mapped, Int64s]]:

@@ -83,6 +83,7 @@ class MySQLSource(MovableSource[Connection, MySQLState, CatalogTable]):
     """
 
     _connector: Connector
+    _fails_alone = True
 
     def __init__(
         self, settings: MySQL, secret: Secret, *, wait_s: float = WAIT_S, readers: Readers | None = None
@@ -137,6 +138,7 @@ class MySQLSource(MovableSource[Connection, MySQLState, CatalogTable]):
         marking = self._marking(slot)
         marking.ensure(connection)
         selected, self._left_out = self._select_for_start(before)
+        selected = self._fail_alone(selected, self._captured_by(before), start.checkpoint)
         self._check(selected, self._captured_by(before))
         address = str(self._connector.address)
         preparation = Preparation(connection, self._flavor, marking, address=address, wait_s=self._wait_s)
@@ -179,7 +181,9 @@ class MySQLSource(MovableSource[Connection, MySQLState, CatalogTable]):
 
     def _describe(self, selected: Selected) -> ByShape:
         found: dict[Table, Mapping[int, ColumnPolicy]] = {}
-        for described in map(self._catalog.describe_entry, selected.good):
+        for table in selected.good:
+            is_failing = table.id in selected.failing
+            described = (self._catalog.describe_failing if is_failing else self._catalog.describe_entry)(table)
             columns = zip(described.table.columns, described.columns, described.codecs, strict=True)
             kept = {column.number: kept_as(server, codec) for column, server, codec in columns}
             found[described.table] = {number: one for number, one in kept.items() if one is not None}
@@ -354,6 +358,7 @@ class MySQLSource(MovableSource[Connection, MySQLState, CatalogTable]):
         doctor.check(connection, self._settings)
         route = self._route(connection, start)
         selected, self._left_out = self._select_for_start(before)
+        selected = self._fail_alone(selected, self._captured_by(before), start.checkpoint)
         self._check(selected, self._captured_by(before))
         version = ".".join(map(str, version_of(connection.get_server_info())))
         return MovePlan(
@@ -402,7 +407,7 @@ class MySQLSource(MovableSource[Connection, MySQLState, CatalogTable]):
         self._shape_of = shape_of
 
     def compare_rows(self, known: Mapping[TableId, KnownRows]) -> RowsCompared:
-        return RowsCompared(())  # the binary log contains the statements themselves
+        return RowsCompared((), self._refused)  # the binary log contains the statements themselves
 
     def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:
         return self._catalog.ask(

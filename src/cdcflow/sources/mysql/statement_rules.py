@@ -94,9 +94,9 @@ RULES = (
     ),
     StatementRule(
         "lose_key",
-        "stops",
-        "`DROP PRIMARY KEY`, and rows that are changed without a key",
-        "stops",
+        "fails",
+        "`DROP PRIMARY KEY`, and no key after it",
+        "**fails** until it has a key again",
     ),
     StatementRule(
         "recode_table",
@@ -113,9 +113,9 @@ RULES = (
     ),
     StatementRule(
         "lose_transactions",
-        "stops",
+        "fails",
         "`ENGINE =` one without transactions",
-        "fails alone, also if the engine is InnoDB again later, until it is read again",
+        "**fails**, also if the engine is InnoDB again before the next check",
     ),
     StatementRule(
         "options",
@@ -141,9 +141,9 @@ RULES = (
     ),
     StatementRule(
         "versioning",
-        "stops",
+        "fails",
         "`ADD SYSTEM VERSIONING`, `WITH SYSTEM VERSIONING` (MariaDB)",
-        "stops: after it the log mixes old and current rows",
+        "**fails**: after it the log mixes old and current rows",
     ),
     StatementRule(
         "no_versioning",

@@ -10,7 +10,7 @@ cases M33, N16). Without it names are empty, and `describe` refuses the table.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
@@ -139,10 +139,6 @@ class Tables(Protocol):
 
     def engine_that_keeps_changes(self, table: TableId) -> str:
         """Return the table's engine if it does not revert changes on ROLLBACK; "" if it does, or is unknown."""
-        ...
-
-    def without_transactions(self) -> Mapping[TableId, str]:
-        """Return the captured tables whose engine has no transactions, each with the engine, as last known."""
         ...
 
     def is_new(self, table: TableId) -> bool:
