@@ -314,13 +314,15 @@ def test_rows_that_lack_some_of_their_columns_are_read_by_key(small: MySQLBank, 
     assert not seen
 
 
-def test_rows_that_replace_others_have_their_defaults(small: MySQLBank) -> None:
-    """M08: MariaDB logs REPLACE as an update, with MINIMAL or NOBLOB without the columns that got their defaults. The
-    row seemed to have kept their values."""
-    small.tables = ("one", "two")
+def test_rows_have_the_values_that_updates_omit(small: MySQLBank) -> None:
+    """M08: MariaDB logs REPLACE as an update, with MINIMAL or NOBLOB without the columns that got their defaults, and
+    never virtual columns. The rows seemed to have kept their values."""
+    small.tables = ("one", "two", "computed")
     small.database.execute(
         "CREATE TABLE one (id int PRIMARY KEY, v int DEFAULT 5, b text)",
         "CREATE TABLE two (id int PRIMARY KEY, u int NOT NULL UNIQUE, v int DEFAULT 5, b text)",
+        "CREATE TABLE computed (id int PRIMARY KEY, v int, w int AS (v + 1) VIRTUAL, s int AS (v + 2) STORED, b text)",
+        "INSERT INTO computed (id, v) VALUES (1, 1), (2, 2)",
         "INSERT INTO one VALUES (1, 1, 'b'), (2, 2, 'b'), (3, 3, 'b')",
         "INSERT INTO two VALUES (1, 1, 1, 'b'), (2, 2, 2, 'b'), (3, 3, 3, 'b'), (4, 4, 4, 'b')",
     )
@@ -332,6 +334,7 @@ def test_rows_that_replace_others_have_their_defaults(small: MySQLBank) -> None:
                 f"REPLACE INTO two (id, u) VALUES ({number + 10}, {number})",
                 "REPLACE INTO two (id, u) SELECT 3, u FROM one JOIN two ON two.id = 4 LIMIT 1",
                 "UPDATE one SET v = v + 1 WHERE id = 3",
+                f"UPDATE computed SET v = v + 10 WHERE id = {number}",
             )
     assert not seen
 

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 from tests.support.mysql.binlog_bytes import LONG, Log, TestColumn, TestTable, image
-from tests.support.mysql.binlog_decoder import FLAVORS, WIDE, Reader, T, decoded, reader, rows_of
+from tests.support.mysql.binlog_decoder import FLAVORS, WIDE, Reader, T, TestTables, decoded, reader, rows_of
 
 from cdcflow.capture.interleave.messages import Committed, RowsIncomplete
 from cdcflow.model.table import TableId
@@ -131,3 +131,15 @@ def test_update_that_may_replace_a_row_is_incomplete(flavor: Flavor, new: list[i
     log.commit()
     assert [name for name, _ in order_of(decoded(log))] == [*(["wide"] if keys else []), "rows"]
     assert [found for name, found in order_of(decoded(log)) if name == "wide"] == ([keys] if keys else [])
+
+
+@pytest.mark.parametrize(("flavor", "keys"), [("mariadb", [2]), ("mysql", [])])
+def test_update_of_a_table_with_generated_columns_is_incomplete(flavor: Flavor, keys: list[int]) -> None:
+    """M08: MariaDB omits virtual columns that got other values."""
+    log = Log(flavor)
+    log.begin()
+    log.rows("u", WIDE, image(WIDE, (2, "v", "w"), [0]), image(WIDE, (2, "x", "w"), [1]), before=[0], after=[1])
+    log.commit()
+    found = reader(log, tables=TestTables(computed=frozenset([WIDE.id])))
+    found.feed(log.dump())
+    assert [found for name, found in order_of(found) if name == "wide"] == ([keys] if keys else [])

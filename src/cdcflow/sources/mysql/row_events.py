@@ -122,6 +122,7 @@ class RowEvents:
         self._maps: NumberedTables[Mapped] = NumberedTables({})
         self._known: dict[bytes, Mapped] = {}
         self._failures: dict[TableId, tuple[str, bool]] = {}
+        self._computed: dict[TableId, bool] = {}  # whether tables have generated columns
 
     def begin_file(self, file: BinlogFile) -> None:
         """Begin a new file, or a new connection: table ids start over."""
@@ -134,6 +135,7 @@ class RowEvents:
         self._tables.invalidate(table)
         self._maps.forget()
         self._known.clear()
+        self._computed.clear()
 
     # ── table maps ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -280,12 +282,29 @@ class RowEvents:
         event, rows = np.repeat(at, decoded.counts), decoded.rows
         out.changes.append(ShapedRows(described.table, event, rows))
         incomplete = decoded.incomplete
-        if row_kind is RowKind.UPDATE and self._flavor == "mariadb" and may_replace(described.table, after):
+        if row_kind is RowKind.UPDATE and self._flavor == "mariadb" and self._may_lack_values(described.table, after):
             incomplete = pc.not_equal(rows.column(OP), DELETE).to_numpy(zero_copy_only=False)
         if incomplete is not None and incomplete.any():
             keys = rows.select(list(described.table.key_columns)).filter(pa.array(incomplete))
             out.incomplete.append(Incomplete(described.table.id, event[incomplete], keys))
         return decoded
+
+    def _may_lack_values(self, table: Table, after: bytes) -> bool:
+        """Whether MariaDB's updates with this bitmap of after images may lack columns that got other values.
+
+        With `binlog_row_image` MINIMAL or NOBLOB it omits virtual columns, and in the update as which it logs a REPLACE
+        (or LOAD DATA … REPLACE) columns that the statement did not name, and that got their defaults. Other updates
+        with MINIMAL have no columns of the key, unless they set them.
+        """
+        sent = sent_columns(after, len(table.columns))
+        if all(sent):
+            return False
+        key = frozenset(table.key_columns)
+        if any(here and c.name in key for c, here in zip(table.columns, sent, strict=True)):
+            return True
+        if table.id not in self._computed:
+            self._computed[table.id] = self._tables.is_computed(table.id)
+        return self._computed[table.id]
 
     def _take_marks(self, events: Events, at: Int64s, found: TableMap, out: EventContents) -> None:
         for number in at.tolist():
@@ -302,18 +321,6 @@ class RowEvents:
                     out.purges.append((number, purge_name(slot)))
                 elif slot == self._marks.slot and token is not None:
                     out.tokens.append((number, token))
-
-
-def may_replace(table: Table, after: bytes) -> bool:
-    """Whether updates with this bitmap of after images may be those of a REPLACE, or LOAD DATA … REPLACE.
-
-    MariaDB logs the replacement of a row as an update. With `binlog_row_image` MINIMAL or NOBLOB it omits columns
-    that the statement did not name, and that got their defaults. Other updates with MINIMAL have no columns of the key,
-    unless they set them.
-    """
-    sent = sent_columns(after, len(table.columns))
-    key = frozenset(table.key_columns)
-    return not all(sent) and any(here and c.name in key for c, here in zip(table.columns, sent, strict=True))
 
 
 def kind_of(event: bytes) -> RowKind:
