@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -29,6 +30,7 @@ from cdcflow.tables.local.deriver import LocalDeriver
 from cdcflow.tables.local.query_database import QueryDatabase
 from cdcflow.tables.merge.policy import DerivedQuery, Mode, Policies, TablePolicy
 from cdcflow.tables.paths import Warehouse
+from cdcflow.tables.sql.quotes import quote
 
 SEED = int(os.environ.get("CDCFLOW_DERIVED_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 TABLES = {name: make_table(name, **columns) for name, columns in COLUMNS.items()}
@@ -340,6 +342,34 @@ def test_next_process_computes_no_index_again(
 
 
 ROWS = 40
+
+
+def test_columns_may_have_names_that_cdcflow_uses(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
+    """A source's column of that name was taken for cdcflow's own, and a group vanished without an error."""
+    taken = ["_cdcflow_exists", "_CDCFLOW_weight_0", "_cdcflow_unit_0", 'a"b; DROP TABLE a']
+    columns: dict[str, Any] = dict.fromkeys(["id", *taken], "int64")
+    table = make_table("a", **columns)
+    quoted = {name: quote(name) for name in taken}
+    derived = {
+        f"derived.t{n}": DerivedQuery((name,), f"SELECT {column}, count(*) AS n FROM a GROUP BY {column}")
+        for n, (name, column) in enumerate(quoted.items())
+    }
+    derived["derived.file"] = DerivedQuery(("id",), "SELECT id, 1 AS _cdcflow_FILE FROM a")
+    hand_log.state(table)
+    rows = {n: {"id": n, **dict.fromkeys(taken, n % 3)} for n in range(9)}
+    hand_log.segment([(table, "c", row) for row in rows.values()])
+    for number in range(2):
+        rows[number] = {"id": number, **dict.fromkeys(taken, 7 * number)}
+        hand_log.segment([(table, "u", rows[number])])
+        report = merge(hand_log.root, warehouse, policies=Policies(derived=derived))
+        assert report.latest is not None
+        assert {name: why.splitlines()[0][-60:] for name, why in report.latest.left_out.items()} == {
+            "derived.file": "gives a column _cdcflow_FILE, which is a name of cdcflow's own"[-60:]
+        }
+        cut, expected_rows = local.read_cut(warehouse), Counter(row[taken[0]] for row in rows.values())
+        for n, name in enumerate(taken):
+            assert {row[name]: row["n"] for row in cut[f"derived.t{n}"].to_pylist()} == expected_rows, name
+
 
 RENAMES: Mapping[str, Any] = {
     "two columns swap their names": make_table("a", id="int64", y="int32", x="int32"),

@@ -75,6 +75,8 @@ class DerivedRows:
         Raises:
             CannotFollow: the key is not unique, or the table has other columns.
         """
+        if taken := [column for column in rows.column_names if column.lower() in (_FILE, _NUMBER)]:
+            raise CannotFollow(f"its query gives a column {taken[0]}, which is a name of cdcflow's own", remedy=_RENAME)
         if self._snapshot is None:
             self._check_key(rows)
             self._there.create(rows.schema, {OWNER: name}, metadata)
@@ -215,6 +217,7 @@ class DerivedRows:
             return opened.take(living, names)
 
 
+_RENAME = "give the column another name in the query (AS)"
 _AGAIN = "move the table's folder away in the warehouse, then run `cdcflow merge`"
 
 

@@ -16,6 +16,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from itertools import chain
 from typing import Any
 
 import duckdb
@@ -45,6 +46,9 @@ from cdcflow.tables.sql.trees import Node, SqlRefused, nodes_of
 
 CHANGED_MIN, CHANGED_PART = 10_000, 10
 """An input with more changed rows than this, and than a tenth of its rows, makes the table be computed as a whole."""
+
+OWN_PREFIX = "_cdcflow_"
+"""Columns that cdcflow adds to the rows of a query begin with this. A query with such a name is computed as a whole."""
 
 Path = tuple[str, str]
 
@@ -228,6 +232,8 @@ class LocalDeriver:
             name = resolve_table(schema, table, paths)
             return name, {column: new[name].columns[column] for column in columns[name]}
 
+        if any(name.lower().startswith(OWN_PREFIX) for name in (*_aliases(tree), *chain(*columns.values()))):
+            return f"one of its names begins with {OWN_PREFIX}, as those of cdcflow's own columns do"
         try:
             return lineage_of(tree, query.key, inputs, self._db.render)
         except NotCovered as error:
@@ -359,6 +365,11 @@ def _place(entry: CutTable) -> tuple[str, int, str]:
 def _paths(new: Mapping[str, InputVersion]) -> dict[str, Path]:
     found = {name: table_at(version.entry.path) for name, version in new.items()}
     return {name: (table.schema, table.name) for name, table in found.items()}
+
+
+def _aliases(tree: Node) -> Iterator[str]:
+    """Yield the names that a query gives to columns and tables."""
+    return (str(node["alias"]) for node in nodes_of(tree) if node.get("alias"))
 
 
 def _needed_columns(tree: Node, new: Mapping[str, InputVersion]) -> dict[str, list[str]]:
