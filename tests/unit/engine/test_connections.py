@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
+from cdcflow.config.ssh import Ssh
 from cdcflow.errors import CdcflowError, SourceUnavailable
 from cdcflow.sources.engine import connections
 from cdcflow.sources.engine.connections import Pool, Session
+from cdcflow.sources.engine.ssh_tunnel import Tunnel
 
 
 class DriverError(Exception):
@@ -31,8 +34,8 @@ class Server:
 class Connector(connections.Connector[Connection]):
     error = DriverError
 
-    def __init__(self, server: Server, *, knows_state: bool = True) -> None:
-        super().__init__("server:1")
+    def __init__(self, server: Server, *, knows_state: bool = True, tunnel: Tunnel | None = None) -> None:
+        super().__init__("server:1", tunnel)
         self.server = server
         self.knows_state = knows_state
 
@@ -63,6 +66,13 @@ class Connector(connections.Connector[Connection]):
 
 def fails(connection: Connection) -> None:
     raise DriverError
+
+
+def test_loopback_is_that_of_the_ssh_server_at_the_end_of_a_tunnel() -> None:
+    """doctor names the machine whose loopback a connection without TLS used."""
+    ssh = Ssh(host="bastion", port=22, user="me", key_file=Path("key"), known_hosts=Path("known_hosts"))
+    assert Connector(Server()).machine == "on this machine"
+    assert Connector(Server(), tunnel=Tunnel(ssh, "localhost", 5432)).machine == f"on the SSH server {ssh}"
 
 
 def dies(connection: Connection) -> None:

@@ -419,17 +419,8 @@ class MergeRun:
             work.sweep()
         after = there.own_snapshot()
         if after is None:
-            if since > self._checkpoint.next_offset - 1:
-                later = CannotFollow(
-                    f"merging into {table}: it begins at offset {since}, after this cut",
-                    remedy="run `cdcflow merge` again later: a later cut has it",
-                )
-                return TableMergeReport(str(table), 0, 0, False, 0.0, left_out=later.with_section)
-            raise InvariantViolated(f"merging {table}: {len(files)} files of the log gave no table")
-        was = 0 if before is None else before.transactions.get(self._positions.app(table), 0)
-        came_to, expected = after.transactions.get(self._positions.app(table), 0), self._cut if files else was
-        if came_to != expected and table not in self._ahead:
-            raise overtaken(table, came_to, self._cut)  # another merge has changed the table to a later cut
+            return self._later(table, since, len(files))
+        self._check_not_overtaken(table, before, after, merged=bool(files))
         self._ids[table], self._modes[table], self._commits[table] = after.id, mode, after.commit
         if self._shows_already(table, after, there):
             self._shown.add(str(table))
@@ -449,13 +440,32 @@ class MergeRun:
             warned=work.contract.warned,
             quarantined=work.contract.quarantined,
         )
-        if report.warned or report.quarantined:
-            found = "; ".join(f"{promise} ({count})" for promise, count in report.warned.items())
-            _log.warning("contract broken", table=report.name, warned=found, quarantined=report.quarantined)
-        if report.changes:
-            seconds = round(report.seconds, 2)
-            _log.info("table merged", table=report.name, changes=report.changes, seconds=seconds, engine=engine.name)
+        _log_merge(report, engine)
         return report
+
+    def _later(self, table: TableId, since: int, files: int) -> TableMergeReport:
+        """Return the report of a table that a merge of this cut does not create, because its rows begin later.
+
+        Raises:
+            InvariantViolated: they do not.
+        """
+        if since <= self._checkpoint.next_offset - 1:
+            raise InvariantViolated(f"merging {table}: {files} files of the log gave no table")
+        later = CannotFollow(
+            f"merging into {table}: it begins at offset {since}, after this cut",
+            remedy="run `cdcflow merge` again later: a later cut has it",
+        )
+        return TableMergeReport(str(table), 0, 0, False, 0.0, left_out=later.with_section)
+
+    def _check_not_overtaken(
+        self, table: TableId, before: TableSnapshot | None, after: TableSnapshot, *, merged: bool
+    ) -> None:
+        """Raise an error if another merge has changed the table to a later cut."""
+        app = self._positions.app(table)
+        earlier = 0 if before is None else before.transactions.get(app, 0)
+        now = after.transactions.get(app, 0)
+        if now != (self._cut if merged else earlier) and table not in self._ahead:
+            raise overtaken(table, now, self._cut)
 
     def _keep_name(self, table: TableId, there: TableSnapshot | None) -> None:
         """Register the table in Unity Catalog if the warehouse uses one. Before the table exists (`there` is `None`),
@@ -691,6 +701,15 @@ class MergeRun:
         if since is not None and not any(f.file.partial for f in self._log.files(table, since)):
             return 0
         return self._ask(table, functools.partial(_rows_that_miss, ended=mode.ending_columns))
+
+
+def _log_merge(report: TableMergeReport, engine: Engine) -> None:
+    if report.warned or report.quarantined:
+        found = "; ".join(f"{promise} ({count})" for promise, count in report.warned.items())
+        _log.warning("contract broken", table=report.name, warned=found, quarantined=report.quarantined)
+    if report.changes:
+        seconds = round(report.seconds, 2)
+        _log.info("table merged", table=report.name, changes=report.changes, seconds=seconds, engine=engine.name)
 
 
 def _rows_that_miss(there: CurrentTable, ended: Sequence[str]) -> int:
