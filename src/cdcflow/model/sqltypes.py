@@ -154,10 +154,10 @@ def list_items(text: str) -> list[str | None] | None:
     if _ITEMS.fullmatch(text) is None:
         return None
     found = re.findall(_ITEM, text[1:-1], re.DOTALL)
-    return [None if item == "NULL" else _unquoted(item) for item in found]
+    return [None if item == "NULL" else _without_quotes(item) for item in found]
 
 
-def _unquoted(item: str) -> str:
+def _without_quotes(item: str) -> str:
     return re.sub(r"\\(.)", r"\1", item[1:-1], flags=re.DOTALL) if item[0] == '"' else item
 
 

@@ -175,13 +175,13 @@ class RowEvents:
                 check_columns(found)
                 known = Mapped(raw, table, found=found)
             elif self._tables.is_captured(table):
-                known = self._captured(table, event, raw)
+                known = self._describe_captured(table, event, raw)
             else:
                 known = Mapped(raw, table)
             self._known[shape] = known
         return replace(known, raw=raw)
 
-    def _captured(self, table: TableId, event: bytes, raw: bytes) -> Mapped:
+    def _describe_captured(self, table: TableId, event: bytes, raw: bytes) -> Mapped:
         """Return the meaning of a captured table's map. A table whose rows cannot be decoded fails alone.
 
         Raises:

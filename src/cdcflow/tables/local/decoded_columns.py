@@ -84,11 +84,11 @@ def _column(table: FileTable[Any], file: Any, opened: ScannedFile, name: str) ->
     place = table.stored_place(file, name, f"values as {type_}")
 
     def decode() -> DecodedColumn:
-        return DecodedColumn(open_or_store(place, lambda: (type_, _decoded(opened, name), ())))
+        return DecodedColumn(open_or_store(place, lambda: (type_, _decode(opened, name), ())))
 
     return DECODED.offer(content, len(opened), decode, at_once=True)
 
 
-def _decoded(opened: ScannedFile, name: str) -> Iterator[pa.Array]:
+def _decode(opened: ScannedFile, name: str) -> Iterator[pa.Array]:
     for group in opened.groups:
         yield from opened.read([group], [name]).column(0).chunks

@@ -118,7 +118,7 @@ def open_or_store(place: StoredPlace | None, compute: Parts) -> MappedArrays:
 def drop_stored(folder: Path, needed: Collection[Path]) -> None:
     """Remove the stored files whose data file is not among `needed`, and abandoned ones. `folder`: the table's."""
     kept = set(map(str, needed))
-    for path in _listed(folder / FOLDER):
+    for path in _files_in(folder / FOLDER):
         with suppress(OSError):  # another process has removed it
             if path.suffix == _UNFINISHED:
                 if path.stat().st_mtime < time.time() - ABANDONED_S:
@@ -127,7 +127,7 @@ def drop_stored(folder: Path, needed: Collection[Path]) -> None:
                 path.unlink()
 
 
-def _listed(folder: Path) -> list[Path]:
+def _files_in(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
     except FileNotFoundError:
