@@ -93,3 +93,38 @@ def test_name_that_is_not_text_is_reported_as_one(database: Database, make_captu
     with pytest.raises(ConfigurationError, match="not valid in the encoding") as stopped:
         make_capture(database).prepare()
     assert "SQLSTATE 22021" in str(stopped.value)
+
+
+@pytest.fixture
+def western(postgres_server: PostgresServer) -> Iterator[Database]:
+    """A database whose encoding has bytes without a character in Unicode."""
+    with postgres_server.connect(autocommit=True) as session:
+        session.execute("CREATE DATABASE western ENCODING 'WIN1252' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
+    made = Database(postgres_server, "western")
+    yield made
+    made.drop()
+
+
+def test_byte_without_a_character_stops_the_stream_until_the_remedy_was_followed(
+    western: Database, make_capture: MakeCapture
+) -> None:
+    """The server converts to UTF-8 before it sends, so its refusal names no table. The text of other tables is
+    right, before and after."""
+    western.execute("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE u (id int PRIMARY KEY, v text)")
+    capture = make_capture(western)
+    before = capture.prepare()
+    western.execute(r"INSERT INTO u VALUES (1, convert_from('\xe980', 'WIN1252'))")
+    assert [row["v"] for row in capture.changes()] == ["é€"]
+    western.execute(r"INSERT INTO t VALUES (1, convert_from('\x81', 'WIN1252')); INSERT INTO u VALUES (2, 'b')")
+    with pytest.raises(ConfigurationError, match="22P05") as refused:
+        capture.changes()
+    assert refused.value.remedy is not None
+    assert refused.value.remedy.startswith("correct the text")
+    assert "`cdcflow run --accept-history-loss`" in refused.value.remedy
+    capture.close()
+    western.execute("UPDATE t SET v = 'corrected'")
+    again = make_capture(western)
+    again.prepare(before, accept_history_loss=True)
+    western.execute("UPDATE t SET id = 2; INSERT INTO u VALUES (3, 'c')")
+    assert [(row["id"], row["v"]) for row in again.changes() if row["_op"] != "d"] == [(2, "corrected"), (3, "c")]
+    assert [row["v"] for row in again.rows("public.t")] == ["corrected"]
