@@ -66,11 +66,7 @@ def engine_refusal(table: TableId, engine: str) -> tuple[str, str]:
 def history_refusal(table: TableId) -> tuple[str, str]:
     """Return why a system-versioned table cannot be captured, and the statement that fixes it."""
     why = f"{table} is system-versioned: its row events mix old and current rows"
-    return why, (
-        f"ALTER TABLE {quote_name(table.schema)}.{quote_name(table.name)} DROP SYSTEM VERSIONING (where the columns of "
-        "its period were declared, SET system_versioning_alter_history = KEEP first; add DROP PERIOD FOR SYSTEM_TIME"
-        " and DROP COLUMN for both)"
-    )
+    return why, f"ALTER TABLE {quote_name(table.schema)}.{quote_name(table.name)} DROP SYSTEM VERSIONING"
 
 
 # ── what a server refused ──────────────────────────────────────────────────────────────────────────────────────
