@@ -340,7 +340,7 @@ class Run:
     def _is_read(self, status: Status, tables: tuple[TableId, ...]) -> bool:
         """A table that is dropped, or skipped now, waits until the next poll of the list of tables."""
         states = {name: t["state"] for name, t in status.tables.items()}
-        waiting = {name for name, state in states.items() if state not in ("done", "failed", "forgotten")}
+        waiting = {name for name, state in states.items() if state not in ("done", "forgotten")}
         if waiting:
             waiting &= {str(t) for t in self.beside.columns()}
         return not waiting and all(states.get(str(t)) == "done" for t in tables)
