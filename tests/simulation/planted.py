@@ -241,7 +241,7 @@ def drops_silently(self: WindowSequence, refused: ChangesRefused) -> None:
     """The stream has dropped them."""
 
 
-def keeps_whole(self: Backlog, table: TableId, epoch: Epoch, next_offset: Offset, position: Position) -> None:
+def keeps_whole(self: Backlog, table: TableId, epoch: Epoch, next_offset: Offset, position: Position, by: str) -> None:
     self.changed = True
 
 

@@ -60,8 +60,12 @@ def execute(database: Database, statements: str) -> None:
 
 
 def follow(database: Database, reason: str) -> None:
-    """Do what a reason says: run the statements between `run` and the last part."""
-    found = re.search(r"; run (ALTER .*); the table is then read again$", reason)
+    """Do what a reason says: run the statements between `run` and the last part.
+
+    A backfill that began before the check of the tables fails with the same statement, and names itself as the last
+    part; the next check starts it.
+    """
+    found = re.search(r"\brun (ALTER .*); (the table is then read again|then run `cdcflow backfill .*`)$", reason)
     assert found is not None, reason
     first = found[1].split(", or else ")[0]
     execute(database, first.replace("(…)", "(id)").replace("TO …", "TO v"))

@@ -341,6 +341,7 @@ def test_probe_of_the_port_is_no_event_and_a_stranger_is_one(tmp_path: Path) -> 
                 with contextlib.suppress(ConnectionResetError):
                     while client.recv(4096):
                         pass
+        wait_until(lambda: len(events) > 1, "an event about the stranger")
     finally:
         server.stop()
         thread.join()
