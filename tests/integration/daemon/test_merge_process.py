@@ -161,6 +161,7 @@ def test_rows_are_sealed_for_a_merge_that_waits_and_only_for_it(shop: Shop) -> N
     shop.end()
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("live", [False, True])
 def test_answers_have_what_was_written_before_the_question(shop: Shop, live: bool) -> None:
     """A program writes, and queries the tables with the position of its write. It waits for that, and no longer: also

@@ -311,6 +311,7 @@ def test_changes_concern_few_rows(
     assert seen == [True, False, True, False]
 
 
+@pytest.mark.spread(1)
 def test_next_process_computes_no_index_again(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,6 +413,7 @@ MODES: Mapping[Mode, str] = {
 }
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("mode", MODES)
 def test_inputs_have_any_mode(
     merge: Merge, hand_log: HandLog, warehouse: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch

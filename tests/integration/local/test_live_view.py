@@ -69,6 +69,7 @@ def test_live_view_in_each_mode_is_the_fold(mode: Mode, table_format: str, tmp_p
     live_histories.run(Here(table_format), SEED, ALONE or IN_MODES, tmp_path, ROUNDS, [mode])
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("table_format", [ONLY] if ONLY else FORMATS)
 def test_live_view_follows_the_policies_of_shape(table_format: str, tmp_path: Path) -> None:
     """What a merge would exclude is excluded, and a column next to the one of its new type is shown as one."""

@@ -217,6 +217,7 @@ def test_histories_of_tables_with_layouts_give_what_the_fold_gives(table_format:
         assert any(history.recorded is not None and history.recorded.partitions for history in made.listed)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_histories_of_tables_that_keep_versions_survive_a_death_before_each_commit(
     table_format: str, tmp_path: Path

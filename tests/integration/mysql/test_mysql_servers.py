@@ -40,6 +40,7 @@ def test_databases_are_separate(mysql_database: MySQLDatabase) -> None:
     )
 
 
+@pytest.mark.spread(1)
 @pytest.mark.mysql
 def test_server_ends_with_the_process_that_started_it(flavor: Flavor) -> None:
     """A killed test run must leave no server running, nor its directory."""

@@ -311,6 +311,7 @@ def mended(taken: Taken) -> None:
     assert taken.read_into_the_log() - read == different - 4, "the four that are gone are deletes"
 
 
+@pytest.mark.spread(1)
 def test_base_that_differs_from_postgres_is_repaired_by_the_rows_that_differ(postgres: Taken) -> None:
     """Writes continue between the dump and the capture, after it, and all the while. An unchanged long text is not sent
     with an update (P13): where the base has an older one, or lacks the row, it is read.
@@ -318,6 +319,7 @@ def test_base_that_differs_from_postgres_is_repaired_by_the_rows_that_differ(pos
     mended(postgres)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.mysql
 def test_base_that_differs_from_mysql_and_mariadb_is_repaired_by_the_rows_that_differ(mysql: Taken) -> None:
     """The same."""

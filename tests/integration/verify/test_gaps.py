@@ -100,6 +100,7 @@ def drop_the_slot(shop: ComparedShop) -> None:
     )
 
 
+@pytest.mark.spread(1)
 def test_rows_after_a_dropped_slot_in_postgres_are_compared_not_read_again(postgres_shop: ComparedShop) -> None:
     """P37: a slot that expires over a weekend need not cost the reading of a terabyte."""
     shop = postgres_shop

@@ -149,6 +149,7 @@ def test_a_shared_delete_file_stays_as_long_as_one_of_its_data_files(table: Iceb
     assert (delete_files(table), ids(table)) == ({}, [])
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_marks_at_random_leave_what_a_model_has(
     table: IcebergTable, monkeypatch: pytest.MonkeyPatch, seed: int
