@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.children.freshwriter import CREATE, FIRST
-from bench.harness import Child, Failed, tell
+from bench.harness import CHILD_SECONDS_MAX, Child, Failed, tell
 from bench.server import Server
 from cdcflow.daemon.child_process import memory_bytes
 
@@ -126,7 +126,7 @@ def run(party: Party, rate: float, seconds: float) -> Run:
         given = {"dsn": party.server.dsn, "tables": TABLES, "rows": party.rows, "rate": rate, "seconds": seconds}
         writer = Child.of("freshwriter", {**given, "first": party.next, "times": str(committed)})
         with closing(Samples(party.processes, party.cycle_s, began_ns)) as samples:
-            wrote = writer.outcome()
+            wrote = writer.outcome(within_s=seconds + CHILD_SECONDS_MAX)
             passed = (time.monotonic_ns() - began_ns) / 1e9
             commits = np.loadtxt(committed, dtype=np.int64, ndmin=2)
             party.next = int(commits[-1, 0]) + 1

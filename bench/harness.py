@@ -144,7 +144,7 @@ class Child:
         self._process.kill()
         self._process.communicate()
 
-    def outcome(self, rows: int | None = None) -> Outcome:
+    def outcome(self, rows: int | None = None, within_s: float = CHILD_SECONDS_MAX) -> Outcome:
         """Wait for its end. `rows`: how many it is known to have moved, where it does not tell.
 
         Raises:
@@ -152,10 +152,10 @@ class Child:
         """
         before = _children_cpu_s()
         try:
-            said, complaint = self._process.communicate(timeout=CHILD_SECONDS_MAX)
+            said, complaint = self._process.communicate(timeout=within_s)
         except subprocess.TimeoutExpired:
             self.kill()
-            raise Failed(f"{self.command[0]} did not end in {CHILD_SECONDS_MAX:g} s") from None
+            raise Failed(f"{self.command[0]} did not end in {within_s:g} s") from None
         seconds = time.perf_counter() - self.begun
         cpu = _children_cpu_s() - before
         if self._process.returncode != 0:

@@ -58,3 +58,9 @@ def test_the_cost_of_a_process_holds_its_children() -> None:
     before = server_cpu_s(os.getpid())
     Child([sys.executable, "-c", "sum(range(5_000_000))"]).outcome(rows=1)
     assert server_cpu_s(os.getpid()) > before
+
+
+def test_child_may_take_as_long_as_its_bench_says() -> None:
+    """A run of half an hour was ended by a limit of half an hour."""
+    with pytest.raises(Failed, match=r"did not end in 0.1 s"):
+        Child([sys.executable, "-c", "import time; time.sleep(60)"]).outcome(within_s=0.1)
