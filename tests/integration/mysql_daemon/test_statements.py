@@ -55,6 +55,12 @@ def small(mysql_database: MySQLDatabase, tmp_path: Path) -> MySQLBank:
     return MySQLBank(mysql_database, tmp_path, create=False)
 
 
+def state_of(bank: MySQLBank, table: str) -> tuple[str, str]:
+    """The state of a table of the bank, and its reason."""
+    progress = Progress.from_json(bank.reader.newest_checkpoint().progress).tables[TableId(bank.schema, table)]
+    return progress.state, progress.reason or ""
+
+
 def test_columns_that_change_their_character_set_are_decoded_in_the_new_one(small: MySQLBank) -> None:
     """The shape is the same before and after; as a key, updates and deletes would miss their rows."""
     small.tables = ("t", "u")
@@ -95,9 +101,7 @@ def test_tables_without_transactions_do_not_stop_the_others(
         if event == "table skipped":
             left_out.append(str(fields["table"]).partition(".")[2])
 
-    def state(table: str) -> tuple[str, str | None]:
-        progress = Progress.from_json(small.reader.newest_checkpoint().progress).tables[TableId(small.schema, table)]
-        return progress.state, progress.reason
+    state = partial(state_of, small)
 
     def continues(value: int) -> None:
         small.database.execute(f"UPDATE u SET v = {value}")
@@ -462,9 +466,7 @@ def test_table_whose_rows_cannot_be_captured_fails_alone(small: MySQLBank, monke
         *(f"INSERT INTO {t} VALUES (1, 1, NULL), (2, 2, NULL)" for t in small.tables),
     )
 
-    def state(table: str) -> tuple[str, str]:
-        progress = Progress.from_json(small.reader.newest_checkpoint().progress).tables[TableId(small.schema, table)]
-        return progress.state, progress.reason or ""
+    state = partial(state_of, small)
 
     with small.capturing():
         small.wait_until(lambda: small.has_reached(""), "the backfill")
@@ -503,9 +505,7 @@ def test_history_of_rows_fails_its_table_until_its_remedy(small: MySQLBank, monk
         *(f"INSERT INTO {t} VALUES (1, 1), (2, 2), (3, 3)" for t in small.tables),
     )
 
-    def state(table: str) -> tuple[str, str]:
-        progress = Progress.from_json(small.reader.newest_checkpoint().progress).tables[TableId(small.schema, table)]
-        return progress.state, progress.reason or ""
+    state = partial(state_of, small)
 
     with small.capturing():
         small.wait_until(lambda: small.has_reached(""), "the backfill")

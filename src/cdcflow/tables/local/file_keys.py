@@ -27,7 +27,7 @@ BYTES_MAX = 2 << 30
 """The maximum size of all indexes. Files for which there is no room left are read at each merge."""
 
 IN_MEMORY_BYTES_MAX = 1 << 20
-"""The maximum size of an index in memory. A larger one is in a temporary file."""
+"""The maximum size of an index in memory. A larger one is in a file."""
 
 MEMORY_BYTES_MAX = 64 << 20
 """At most this many bytes of indexes are kept in memory. The ones that were not used for the longest time are dropped

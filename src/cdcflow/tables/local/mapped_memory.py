@@ -3,8 +3,8 @@
 The kernel can take the pages of such a file back, so they do not count as memory of the process, unless the folder for
 temporary files is in memory. A page that was used stays in the process's page table, and the next use of it is cheap.
 Without a limit a process would seem to have all of its files in memory. So files up to `RESIDENT.bytes_max` in sum
-keep their pages, and each further one gives them back after each use. For an index of five million rows that is the
-difference between 0.4 and 2 to 5 ms for a search of 600 keys.
+keep their pages, and each further one gives them back after each use. docs/decisions/0036
+has what a search costs either way.
 """
 
 from __future__ import annotations

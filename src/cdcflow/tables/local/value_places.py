@@ -21,16 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from cdcflow.tables.local.file_keys import KnownColumns, pack_with_indexes
+from cdcflow.tables.local.file_keys import IN_MEMORY_BYTES_MAX, KnownColumns, pack_with_indexes
 from cdcflow.tables.local.mapped_memory import MappedMemory
 from cdcflow.tables.local.scan import NONE, Int64s, Numbers, is_among
 from cdcflow.tables.local.stored_columns import MappedArrays, StoredPlace, open_or_store
 
 BYTES_MAX = 1 << 30
 """At most about this many bytes of indexes are kept."""
-
-IN_MEMORY_BYTES_MAX = 1 << 20
-"""The maximum size of an index in memory. A larger one is in a file (`stored_columns`)."""
 
 BY_HASH = f"places by hash of DuckDB {duckdb.__version__}"
 """What is stored for values that are found by a hash. It may be a different hash in another version."""
