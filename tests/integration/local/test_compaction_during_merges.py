@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.support.log.hand_log import HandLog
 from tests.support.merge.histories import make_table
@@ -24,7 +25,7 @@ from cdcflow.tables.job import job
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.maintenance import Compaction, UpkeepPolicy, UpkeepWhenDue
 from cdcflow.tables.job.reports import MergeReport
-from cdcflow.tables.local import checkpoints, compaction, deltalog, file_rewrites
+from cdcflow.tables.local import checkpoints, compaction, deltalog, file_keys, file_rewrites, scan
 from cdcflow.tables.local.delta import DeltaTable
 from cdcflow.tables.local.engine import LocalCuts, LocalEngine
 from cdcflow.tables.local.iceberg_catalogs import embedded_catalog
@@ -167,6 +168,35 @@ def test_rows_of_several_partitions_keep_their_marks(
     assert done is not None
     assert done.made == 3
     orders.check("iceberg")
+
+
+def test_a_rewritten_file_has_an_index_before_a_merge_needs_it(
+    hand_log: HandLog, merge: Merge, warehouse: Path, format_name: str
+) -> None:
+    """Otherwise the first merge after the rewrite of a large file would read all of its keys."""
+    partitions = ["bucket(3, id)"] if format_name == "iceberg" else []  # a file for each, so rows move
+    orders = fill(Orders(hand_log, merge, warehouse, *partitions))
+    with closing(LocalEngine(warehouse, format_name)) as engine:
+        with closing(engine.table(PATH)) as there:
+            there.snapshot()
+            before = {there.path_of(file) for file in there.files()}
+            rewritten = there.rewrite_portion([SortColumn("v", descending=True)])
+        with closing(engine.table(PATH)) as there, engine.upkeep_lease():
+            there.snapshot()
+            assert rewritten is not None
+            assert there.finish_portion(rewritten) is not None
+            new = [file for file in there.files() if there.path_of(file) not in before]
+            assert new
+            for file in new:
+                index = file_keys.KNOWN.get(there.content_of(file, "id"))
+                assert index is not None
+                with there.open_file(file) as rows:
+                    ids = rows.read(rows.groups, ["id"]).column("id").to_numpy()
+                found = index.find(np.sort(ids), scan.NONE)
+                assert ids[found.numbers].tolist() == found.keys.tolist()
+                assert len(found.numbers) == len(ids)
+    orders.change([4, 14, 57, 202], 60, gone=[20])
+    orders.check(format_name)
 
 
 def test_files_that_a_merge_has_replaced_are_not_replaced_again(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -11,6 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from cdcflow.errors import CdcflowError
+from cdcflow.log.thread_priority import lower_thread_priority
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
 
@@ -48,8 +47,7 @@ class BackgroundTask(ABC):
 
     def _run(self) -> None:
         if self._niceness:
-            with contextlib.suppress(AttributeError, OSError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
+            lower_thread_priority(self._niceness)
         while not self._closing.wait(self._every_s):
             try:
                 self.step()

@@ -36,6 +36,7 @@ from typing import Any
 import structlog
 
 from cdcflow.errors import CdcflowError, HistoryLost, SinkUnavailable
+from cdcflow.log.thread_priority import lower_thread_priority
 from cdcflow.model.file_layout import SortColumn
 from cdcflow.tables.cut import ListedCut
 from cdcflow.tables.job.engines import Engines
@@ -51,6 +52,9 @@ merge."""
 
 Step = Callable[[Engine, CurrentTable, TableSnapshot], str]
 """A step of maintenance of one table, which gets the table's current snapshot. Returns what was done."""
+
+REWRITE_NICENESS = 15
+"""The niceness of the thread that rewrites files during merges. No change should wait for a processor because of it."""
 
 MERGE_WAIT_S, MERGE_POLL_S = 5.0, 0.02
 """How long the commit of a rewritten portion waits for a merge by another process."""
@@ -457,6 +461,7 @@ class Compaction:
 
     def _rewrite(self, path: str) -> None:
         self._rewritten = self._error = None
+        lower_thread_priority(REWRITE_NICENESS)
         try:
             with closing(self._engines.first.table(path.split("/"))) as there:
                 order = _order(there.snapshot(), by_key=self._clusters)

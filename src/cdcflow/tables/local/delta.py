@@ -413,6 +413,9 @@ class DeltaTable(FileTable[File]):
     def content_of(self, file: File, column: str) -> Hashable:
         return str(self._folder.place_of(name_of(file))), file.size, self.column_id(column)
 
+    def content_of_new(self, file: File, column: str) -> Hashable:
+        return self.content_of(file, column)
+
     def column_id(self, column: str) -> Hashable:
         return _physical(next(f for f in self._fields if f["name"] == column))
 

@@ -576,7 +576,10 @@ class IcebergTable(FileTable[FileScanTask]):
         return frozenset(deletes.file_path for deletes in file.delete_files)
 
     def content_of(self, file: FileScanTask, column: str) -> Hashable:
-        return file.file.file_path, self.size_of(file), self.column_id(column)
+        return self.content_of_new(file.file, column)
+
+    def content_of_new(self, file: DataFile, column: str) -> Hashable:
+        return file.file_path, file.file_size_in_bytes, self.column_id(column)
 
     def column_id(self, column: str) -> Hashable:
         return self._table.schema().find_field(column).field_id

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from cdcflow.log.files.parquet import THREADED_ROWS
+from cdcflow.log.thread_priority import has_lower_priority
 from cdcflow.model.table import MISSING
 from cdcflow.tables.folders import Span
 from cdcflow.tables.job.failures import reading
@@ -165,7 +166,7 @@ class ScannedFile:
         with reading(self._place):
             if self._fetch is not None:
                 self._fetch([span for group in groups for span in self._spans(group, own)])
-            is_large = sum(g.rows for g in groups) > THREADED_ROWS
+            is_large = sum(g.rows for g in groups) > THREADED_ROWS and not has_lower_priority()
             return self._file.read_row_groups([g.number for g in groups], columns=own, use_threads=is_large)
 
     def _fetch_groups(self, groups: Sequence[RowGroup], columns: Sequence[str]) -> Iterator[RowGroup]:

@@ -161,6 +161,10 @@ class TableFiles(ABC, Generic[File]):
         name."""
 
     @abstractmethod
+    def content_of_new(self, file: NewFile, column: str) -> Hashable:
+        """Return the same key for a file of `write_files`."""
+
+    @abstractmethod
     def identity_of(self, file: File) -> Hashable:
         """Return what identifies a file and its content, whatever the version of the table."""
 
