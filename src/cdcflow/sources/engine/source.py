@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from cdcflow.capture.interleave.progress import Progress
 from cdcflow.capture.ports.comparison import Comparison
@@ -87,9 +87,6 @@ class Begun(Generic[S, E]):
 class SqlSource(ABC, Generic[C, S, E]):
     """Implements the parts of `cdcflow.ports.Source` that do not depend on the server. `session` is for small queries.
     `session` and `connector` connect only when a method needs them, and are closed with the source."""
-
-    _fails_alone: ClassVar[bool] = False
-    """Whether a captured table that is refused fails, and the others continue. Otherwise it stops the capture."""
 
     def __init__(self, connector: Connector[C], session: Session[C]) -> None:
         self._connector = connector
@@ -223,9 +220,7 @@ class SqlSource(ABC, Generic[C, S, E]):
             everything, selected = selected, selected.only(captured)
             waiting = self._waiting([t for t in selected.good if t.id not in captured])
             self._left_out = tuple(sorted({*everything.left_out_of(selected), *waiting}))
-            selected = selected.without(waiting)
-            if self._fails_alone:
-                selected = selected.fail_alone(captured)
+            selected = selected.without(waiting).fail_alone(captured)
         self._check(selected, self._captured_by(self._state))
         self._refused = _reasons(selected)
         return selected
@@ -236,8 +231,6 @@ class SqlSource(ABC, Generic[C, S, E]):
         Settings that do not fit a table stop a start, because an operator has just changed them, unless the table fails
         already.
         """
-        if not self._fails_alone:
-            return selected
         failed = Progress.from_json(checkpoint.progress).lacking
         return selected.fail_alone(frozenset(captured) - (selected.misfits - failed))
 

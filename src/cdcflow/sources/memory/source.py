@@ -154,7 +154,7 @@ class MemorySource(SqlSource[MemoryConnection, MemoryState, MemoryTable]):
 
     def compare_rows(self, known: Mapping[TableId, KnownRows]) -> RowsCompared:
         if self._database.rewrites_known_by == "log":
-            return RowsCompared(())  # the log contains the statements themselves
+            return RowsCompared((), self._refused)  # the log contains the statements themselves
         found = []
         with self._database.changed:
             for table, rows in known.items():
@@ -163,7 +163,7 @@ class MemorySource(SqlSource[MemoryConnection, MemoryState, MemoryTable]):
                 now = None if there is None else row_version(self._database, there)
                 if now is not None and now != then:
                     found.append(RowVersion(table, then, now, changed=then is not None))
-        return RowsCompared(tuple(found))
+        return RowsCompared(tuple(found), self._refused)
 
     def chunks(self) -> ChunkSource:
         connector = MemoryConnector(self._database)

@@ -83,7 +83,6 @@ class MySQLSource(MovableSource[Connection, MySQLState, CatalogTable]):
     """
 
     _connector: Connector
-    _fails_alone = True
 
     def __init__(
         self, settings: MySQL, secret: Secret, *, wait_s: float = WAIT_S, readers: Readers | None = None

@@ -86,7 +86,6 @@ class PostgresSource(MovableSource[Connection, PostgresState, CatalogTable]):
     its place. `numbers`: the numbers of the log's tables, if no checkpoint is passed later.
     """
 
-    _fails_alone = True
     _connector: Connector
 
     def __init__(
