@@ -30,6 +30,8 @@ from cdcflow.log.maintenance import state_files
 
 LOADED_WITHIN_S = 3600.0
 STREAM = "Debezium JSON, a stream's MERGE"
+LONG = {"max_wal_size": "1GB", "checkpoint_timeout": "5min"}
+"""Settings of the server: in half an hour its log would fill the memory, if temporary files are there."""
 FOREVER = 1 << 40
 """More changes than any run has."""
 
@@ -51,7 +53,7 @@ def cdcflow(
     """`cdcflow run`, in a process as users have it, once it has loaded the tables. `merge`, `log`: settings in addition
     to those that it needs."""
     with tempfile.TemporaryDirectory(prefix="fresh-") as folder, ExitStack() as stack:
-        server, room = stack.enter_context(Server(transport)), Path(folder)
+        server, room = stack.enter_context(Server(transport, **LONG)), Path(folder)
         fill(server, rows)
         where = stack.enter_context(_placed(table_format, place, room, server))
         config = {

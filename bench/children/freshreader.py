@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from bench.children.usage import Clock, given, tell
 
-POLL_S = 0.02
+POLL_S = 0.05
 
 Poll = Callable[[int], int]
 """The latest id of a table that is greater than this one; this one if its version is unchanged."""

@@ -33,6 +33,14 @@ def test_pages_are_given_back_beyond_the_limit(limit: int, *, stays: bool) -> No
     assert (mapped_kilobytes(memory) < SIZE >> 11) == stays
 
 
+def test_pages_stay_as_soon_as_there_is_room() -> None:
+    resident = ResidentMemory(SIZE)
+    first, second = MappedMemory.of_size(SIZE, resident), MappedMemory.of_size(SIZE, resident)
+    assert mapped_kilobytes(second) >= SIZE >> 11
+    del first
+    assert mapped_kilobytes(second) < SIZE >> 11
+
+
 def test_memory_that_is_no_longer_used_makes_room() -> None:
     resident = ResidentMemory(2 * SIZE)
     first, second = MappedMemory.of_size(SIZE, resident), MappedMemory.of_size(SIZE, resident)

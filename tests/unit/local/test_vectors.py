@@ -16,11 +16,12 @@ from deltalake import DeltaTable as ForeignTable
 from deltalake import QueryBuilder
 from pyroaring import BitMap, BitMap64
 
+from cdcflow.tables.folders import WarehouseFolder
 from cdcflow.tables.formats.delta import CHECKPOINT_EVERY, from_z85, to_z85, vector_path
 from cdcflow.tables.local import vectors
 from cdcflow.tables.local.delta import DeltaTable
 from cdcflow.tables.local.deltalog import DeltaLog, File
-from cdcflow.tables.local.scan import Numbers
+from cdcflow.tables.local.scan import Marks, Numbers
 from cdcflow.tables.port import HandOver
 
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -50,7 +51,14 @@ def made(folder: Path, count: int, files: int = 1) -> DeltaTable:
 
 
 def mark(table: DeltaTable, *gone: tuple[File, Any]) -> None:
-    table.replace([], None, {"cut": 3}, "", 0, [(file, numbers(listed)) for file, listed in gone])
+    table.replace(
+        [],
+        None,
+        {"cut": 3},
+        "",
+        0,
+        [(file, Marks.of(table.deleted_rows(file), numbers(listed))) for file, listed in gone],
+    )
 
 
 def ids(table: DeltaTable) -> list[int]:
@@ -104,6 +112,26 @@ def test_vector_is_the_one_that_a_roaring_library_writes(tmp_path: Path, count: 
     expected = BitMap64(gone.tolist())
     expected.run_optimize()
     assert content[4:] == expected.serialize()
+
+
+@pytest.mark.parametrize("top", [300_000, 2**31, 2**34])
+def test_vector_that_grows_is_the_one_that_a_roaring_library_writes(tmp_path: Path, top: int) -> None:
+    """Each merge adds a few rows to the vector that this process wrote last, and to another one that it did not."""
+    random = np.random.default_rng(top)
+    here, known = WarehouseFolder.of(tmp_path), vectors.KnownVectors()
+    gone, vector = np.unique(random.integers(0, top, 5000)), None
+    for step in range(12):
+        if step % 4 == 3:
+            known = vectors.KnownVectors()
+        marks = Marks.of(gone, random.permutation(np.concatenate([gone[:5], random.integers(0, top, 9000)])))
+        (vector,) = known.write(here, [(vector, marks)])
+        gone = marks.all
+        expected = BitMap64(gone.tolist())
+        expected.run_optimize()
+        content = (tmp_path / vector_path(vector["pathOrInlineDv"])).read_bytes()[5:][: vector["sizeInBytes"]]
+        assert content[4:] == expected.serialize()
+        assert vector["cardinality"] == len(gone) == len(set(gone.tolist()))
+        assert known.deleted_numbers(here, vector).tolist() == gone.tolist() == sorted(gone.tolist())
 
 
 def test_names_are_those_of_the_protocol() -> None:

@@ -13,7 +13,7 @@ from cdcflow.tables.derived.lineage import unit_column
 from cdcflow.tables.local.arrow_types import TYPES
 from cdcflow.tables.local.derived_inputs import InputVersion, find_rows
 from cdcflow.tables.local.query_database import QueryDatabase
-from cdcflow.tables.local.scan import Numbers
+from cdcflow.tables.local.scan import Marks, Numbers
 from cdcflow.tables.local.tables import FileTable
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.port import DerivedVersion, TableSnapshot
@@ -197,15 +197,15 @@ class DerivedRows:
         there = self._there
         held = {n for n, file in enumerate(files) if there.path_of(file) in there.held.paths}
         again = there.small_files(files) - held
-        deleted = {n: np.union1d(there.deleted_rows(files[n]), numbers) for n, numbers in gone.items()}
+        deleted = {n: Marks.of(there.deleted_rows(files[n]), numbers) for n, numbers in gone.items()}
         if there.marks_rows:
-            again |= {n for n, numbers in deleted.items() if len(numbers) == there.row_count(files[n])}
+            again |= {n for n, marks in deleted.items() if len(marks.all) == there.row_count(files[n])}
         else:
             again |= deleted.keys()
-        left = [self._remaining_rows(files[n], deleted.get(n)) for n in sorted(again)]
+        left = [self._remaining_rows(files[n], deleted[n].all if n in deleted else None) for n in sorted(again)]
         named = {name.lower(): name for name in there.schema.names}
         rows = there.in_order([come, *left], [named[name.lower()] for name in self._key])
-        marked = [(files[n], numbers) for n, numbers in deleted.items() if n not in again]
+        marked = [(files[n], marks) for n, marks in deleted.items() if n not in again]
         there.replace([files[n] for n in sorted(again)], rows, metadata, APP, stamp, marked)
 
     def _remaining_rows(self, file: Any, deleted: Numbers | None) -> pa.Table:

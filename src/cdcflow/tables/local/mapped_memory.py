@@ -15,7 +15,7 @@ import threading
 import weakref
 from typing import Self
 
-RESIDENT_BYTES_MAX = 512 << 20
+RESIDENT_BYTES_MAX = 1 << 30
 """At most this many bytes of mapped files keep their pages, if no limit on the process's memory is set."""
 
 
@@ -51,6 +51,7 @@ class MappedMemory:
 
     def __init__(self, buffer: mmap.mmap, resident: ResidentMemory = RESIDENT) -> None:
         self.buffer = buffer
+        self._resident = resident
         self._stays = resident.admit(buffer)
 
     @classmethod
@@ -62,5 +63,7 @@ class MappedMemory:
 
     def give_back(self) -> None:
         """Give the pages back that were used, unless they may stay. Their content stays in any case."""
+        # A compacted file's memory is still there while that of the new file is created, so ask again.
+        self._stays = self._stays or self._resident.admit(self.buffer)
         if not self._stays:
             self.buffer.madvise(mmap.MADV_DONTNEED)

@@ -273,6 +273,23 @@ def each_once(parts: Iterable[Numbers]) -> Numbers:
     return once
 
 
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The rows of a file that are deleted after a commit: `all`, ascending. `more`: those that were not deleted before
+    it; `None` if that is unknown."""
+
+    all: Numbers
+    more: Numbers | None = None
+
+    @classmethod
+    def of(cls, before: Numbers, found: Numbers) -> Marks:
+        """Return the marks of a file in which the rows `before` were deleted, ascending, and the rows `found` are now.
+        This takes a copy of `before`, which may be much longer, and no sorting."""
+        once = each_once([found])
+        more = once[~is_among(once, before)]
+        return cls(np.insert(before, np.searchsorted(before, more), more), more)
+
+
 def rename_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the same columns, nested ones included, under other names."""
     said = schema.__arrow_c_schema__

@@ -25,7 +25,7 @@ from cdcflow.tables.folders import WarehouseFolder
 from cdcflow.tables.formats.delta import from_z85, to_z85, vector_path
 from cdcflow.tables.job.failures import reading
 from cdcflow.tables.local.recently_used import RecentlyUsed
-from cdcflow.tables.local.scan import NONE, Numbers
+from cdcflow.tables.local.scan import NONE, Marks, Numbers
 from cdcflow.tables.port import HandOver
 
 _MAGIC = 1681511377
@@ -37,12 +37,16 @@ KNOWN_BYTES_MAX = 64 << 20
 """The maximum size of the deletion vectors that are kept in memory, as numbers of rows."""
 
 
+Bitmap = BitMap | BitMap64
+
+
 class KnownVectors:
     """The deletion vectors that were read or written last. The name of a vector's file has an id that no other has, so
     its content never changes."""
 
     def __init__(self, bytes_max: int = KNOWN_BYTES_MAX) -> None:
         self._known: RecentlyUsed[Numbers] = RecentlyUsed(bytes_max)
+        self._bitmaps: RecentlyUsed[Bitmap] = RecentlyUsed(bytes_max)
 
     def deleted_numbers(self, folder: WarehouseFolder, vector: Mapping[str, Any] | None) -> Numbers:
         """Return the same as the function of this name."""
@@ -53,6 +57,30 @@ class KnownVectors:
             found = deleted_numbers(folder, vector)
             self.keep(folder, vector, found)
         return found
+
+    def write(
+        self, folder: WarehouseFolder, marked: Sequence[tuple[Mapping[str, Any] | None, Marks]]
+    ) -> list[Mapping[str, Any]]:
+        """Write a file with a vector for each of these marks, which replaces a vector (`None`: there was none). Return
+        the log's descriptor of each."""
+        bitmaps = [self._bitmap_after(folder, before, marks) for before, marks in marked]
+        packed = list(map(_pack, bitmaps))
+        said = _write(folder, [(content, len(marks.all)) for content, (_, marks) in zip(packed, marked, strict=True)])
+        for vector, bitmap, content, (_, marks) in zip(said, bitmaps, packed, marked, strict=True):
+            self.keep(folder, vector, marks.all)
+            self._bitmaps.keep(_identity(folder, vector), bitmap, len(content))
+        return said
+
+    def _bitmap_after(self, folder: WarehouseFolder, before: Mapping[str, Any] | None, marks: Marks) -> Bitmap:
+        """Return the bitmap of these marks, made of the one before them if it is in memory: a merge adds few of a
+        million."""
+        known = None if before is None or marks.more is None else self._bitmaps.get(_identity(folder, before))
+        if isinstance(known, BitMap) and marks.more is not None and _fits(marks.more):
+            found = known.copy()
+            found.update(_words(marks.more))
+            if len(found) == len(marks.all):
+                return found
+        return _bitmap_of(marks.all)
 
     def keep(self, folder: WarehouseFolder, vector: Mapping[str, Any], numbers: Numbers) -> None:
         """Keep in memory the numbers in a vector that was just written."""
@@ -98,33 +126,49 @@ def _place(folder: WarehouseFolder, kind: str, stored: str) -> tuple[WarehouseFo
 def write(folder: WarehouseFolder | Path, gone: Sequence[Numbers]) -> list[Mapping[str, Any]]:
     """Write a file with a vector for each of these sets of rows, and return the log's descriptor of each. The file's
     content is durable on return, its name is not yet."""
+    return _write(WarehouseFolder.of(folder), [(_pack(_bitmap_of(numbers)), len(numbers)) for numbers in gone])
+
+
+def _write(folder: WarehouseFolder, vectors: Sequence[tuple[bytes, int]]) -> list[Mapping[str, Any]]:
+    """Write a file with these vectors, each with its cardinality."""
     id_ = uuid4()
     content = bytearray(_VERSION)
     found: list[Mapping[str, Any]] = []
-    for numbers in gone:
-        packed = _pack(numbers)
+    for packed, cardinality in vectors:
         said = {
             "storageType": "u",
             "pathOrInlineDv": to_z85(id_.bytes),
             "offset": len(content),
             "sizeInBytes": len(packed),
-            "cardinality": len(numbers),
+            "cardinality": cardinality,
         }
         found.append(said)
         content += struct.pack(">I", len(packed)) + packed + struct.pack(">I", zlib.crc32(packed))
-    WarehouseFolder.of(folder).write(f"deletion_vector_{id_}.bin", lambda file: file.write(content))
+    folder.write(f"deletion_vector_{id_}.bin", lambda file: file.write(content))
     return found
 
 
-def _pack(numbers: Numbers) -> bytes:
-    if len(numbers) and not int(numbers.max()) >> 32:
+def _bitmap_of(numbers: Numbers) -> Bitmap:
+    if len(numbers) and _fits(numbers):
+        return BitMap(_words(numbers))
+    return BitMap64(array("Q", numbers.astype(np.uint64).tobytes()))
+
+
+def _fits(numbers: Numbers) -> bool:
+    """Whether the numbers have at most 32 bits."""
+    return not len(numbers) or not int(numbers.max()) >> 32
+
+
+def _words(numbers: Numbers) -> array[int]:
+    return array("I", numbers.astype(np.uint32).tobytes())
+
+
+def _pack(bitmap: Bitmap) -> bytes:
+    bitmap.run_optimize()
+    if isinstance(bitmap, BitMap):
         # The 64-bit format counts 32-bit bitmaps, each with the upper half of its numbers. One of 32 bits takes a
         # quarter of the time.
-        low = BitMap(array("I", numbers.astype(np.uint32).tobytes()))
-        low.run_optimize()
-        return struct.pack("<IQI", _MAGIC, 1, 0) + low.serialize()
-    bitmap = BitMap64(array("Q", numbers.astype(np.uint64).tobytes()))
-    bitmap.run_optimize()
+        return struct.pack("<IQI", _MAGIC, 1, 0) + bitmap.serialize()
     return struct.pack("<I", _MAGIC) + bitmap.serialize()
 
 
