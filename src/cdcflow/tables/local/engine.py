@@ -281,7 +281,7 @@ class LocalCuts:
             if self._table.snapshot() is None:
                 return []
             rows = self._rows()
-        counts = [len(entries or ()) for entries in rows.column("ids").to_pylist()]
+        counts = pc.list_value_length(_as_lists(rows.column("ids"))).fill_null(0).to_pylist()
         plain = rows.select(["cut", "offset", "position"]).to_pylist()
         clocks, published = (rows.column(name).cast(pa.int64()).to_pylist() for name in ("commit_clock", "published"))
         return newest_of_each(
@@ -297,13 +297,7 @@ class LocalCuts:
     def tables_shown(self) -> Mapping[str, Shown]:
         with _only_for_spark():
             rows = None if self._table.snapshot() is None else self._rows()
-        found: dict[str, tuple[str, dict[str, set[int]]]] = {}
-        for batch in () if rows is None else rows.select(["tables", "ids"]).to_batches(ROWS_AT_ONCE):
-            for row in batch.to_pylist(maps_as_pydicts="strict"):
-                for name, entry in row["tables"].items():
-                    _, ids = found.setdefault(name, (entry["path"], {}))
-                    ids.setdefault((row["ids"] or {}).get(name, ""), set()).add(entry["version"])
-        return {n: Shown(path, {i: frozenset(v) for i, v in ids.items()}) for n, (path, ids) in found.items()}
+        return {} if rows is None else _shown(rows)
 
     def tidy(self, oldest: int) -> None:
         with _only_for_spark():
@@ -381,6 +375,42 @@ class LocalCuts:
             MEMBERS: [(name, t.members_json) for name, t in cut.tables.items() if t.members],
         }
         return pa.Table.from_pylist([row], schema=self._table.schema)
+
+
+def _shown(rows: pa.Table) -> dict[str, Shown]:
+    """Return the tables that these cuts show. There may be millions of entries, so no Python object is created for one,
+    except for the numbers of versions in the result."""
+    tables, ids = _entries(rows.column("tables")), _entries(rows.column("ids"))
+    given = pa.table({"row": tables["row"], "name": tables["name"], **_fields_of(tables["value"])})
+    known = pa.table({"row": ids["row"], "name": ids["name"], "id": ids["value"]})
+    entries = given.join(known, ["row", "name"], join_type="left outer").select(
+        ["row", "name", "path", "version", "id"]
+    )
+    entries = entries.set_column(4, "id", pc.fill_null(entries.column("id"), ""))
+    ordered = entries.sort_by("row")
+    paths = ordered.group_by("name", use_threads=False).aggregate([("path", "first")])
+    versions = ordered.group_by(["name", "id"], use_threads=False).aggregate([("version", "distinct")])
+    found: dict[str, dict[str, frozenset[int]]] = {}
+    for group in versions.to_pylist():
+        found.setdefault(group["name"], {})[group["id"]] = frozenset(group["version_distinct"])
+    return {path["name"]: Shown(path["path_first"], found[path["name"]]) for path in paths.to_pylist()}
+
+
+def _entries(column: pa.ChunkedArray) -> dict[str, pa.Array]:
+    """Return the entries of a column of maps: the number of the `row`, the `name`, and the `value`."""
+    lists = _as_lists(column)
+    entries = lists.flatten()
+    return {"row": pc.list_parent_indices(lists), "name": entries.field("name"), "value": entries.field("value")}
+
+
+def _as_lists(column: pa.ChunkedArray) -> pa.ListArray:
+    """Return a column of maps as lists, which Arrow has functions for."""
+    entry = pa.struct([("name", column.type.key_type), ("value", column.type.item_type)])
+    return pc.cast(column.combine_chunks(), pa.list_(entry))
+
+
+def _fields_of(structs: pa.StructArray) -> dict[str, pa.Array]:
+    return {name: structs.field(name) for name in ("path", "version")}
 
 
 def _newest(rows: pa.Table) -> Cut | None:
