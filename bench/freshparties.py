@@ -31,7 +31,7 @@ from cdcflow.log.maintenance import state_files
 LOADED_WITHIN_S = 3600.0
 STREAM = "Debezium JSON, a stream's MERGE"
 LONG = {"max_wal_size": "1GB", "checkpoint_timeout": "5min"}
-"""Settings of the server: in half an hour its log would fill the memory, if temporary files are there."""
+"""Settings of the server: in half an hour its log would fill memory that holds temporary files."""
 FOREVER = 1 << 40
 """More changes than any run has."""
 

@@ -116,7 +116,7 @@ def test_vector_is_the_one_that_a_roaring_library_writes(tmp_path: Path, count: 
 
 @pytest.mark.parametrize("top", [300_000, 2**31, 2**34])
 def test_vector_that_grows_is_the_one_that_a_roaring_library_writes(tmp_path: Path, top: int) -> None:
-    """Each merge adds a few rows to the vector that this process wrote last, and to another one that it did not."""
+    """Each merge adds a few rows to the vector of this process, or to one that another process wrote."""
     random = np.random.default_rng(top)
     here, known = WarehouseFolder.of(tmp_path), vectors.KnownVectors()
     gone, vector = np.unique(random.integers(0, top, 5000)), None

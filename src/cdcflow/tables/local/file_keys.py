@@ -80,7 +80,7 @@ class FileKeys:
 
     def find(self, keys: Int64s, deleted: Numbers) -> FoundRows:
         """Return the rows with one of these keys, which are ascending, without the deleted rows."""
-        if len(self._keys):  # files often have ranges of keys of their own
+        if len(self._keys):  # a file often has the keys of one range
             keys = keys[np.searchsorted(keys, self._keys[0]) : np.searchsorted(keys, self._keys[-1], "right")]
         places = unique_places_of(self._keys, keys) if self._is_unique else places_of(self._keys, keys)
         numbers = places if self._numbers is None else self._numbers[places]

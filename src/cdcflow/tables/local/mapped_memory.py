@@ -63,7 +63,7 @@ class MappedMemory:
 
     def give_back(self) -> None:
         """Give the pages back that were used, unless they may stay. Their content stays in any case."""
-        # A compacted file's memory is still there while that of the new file is created, so ask again.
+        # The memory of an old file and of its compacted one exist at the same time for a while, so ask again.
         self._stays = self._stays or self._resident.admit(self.buffer)
         if not self._stays:
             self.buffer.madvise(mmap.MADV_DONTNEED)

@@ -61,8 +61,8 @@ class KnownVectors:
     def write(
         self, folder: WarehouseFolder, marked: Sequence[tuple[Mapping[str, Any] | None, Marks]]
     ) -> list[Mapping[str, Any]]:
-        """Write a file with a vector for each of these marks, which replaces a vector (`None`: there was none). Return
-        the log's descriptor of each."""
+        """Write a file with a vector for each of these marks, which replaces a vector (or `None`). Return the
+        log's descriptor of each."""
         bitmaps = [self._bitmap_after(folder, before, marks) for before, marks in marked]
         packed = list(map(_pack, bitmaps))
         said = _write(folder, [(content, len(marks.all)) for content, (_, marks) in zip(packed, marked, strict=True)])
@@ -72,8 +72,8 @@ class KnownVectors:
         return said
 
     def _bitmap_after(self, folder: WarehouseFolder, before: Mapping[str, Any] | None, marks: Marks) -> Bitmap:
-        """Return the bitmap of these marks, made of the one before them if it is in memory: a merge adds few of a
-        million."""
+        """Return the bitmap of these marks. If the one before them is in memory, extend a copy of it: a merge adds a
+        few to a million."""
         known = None if before is None or marks.more is None else self._bitmaps.get(_identity(folder, before))
         if isinstance(known, BitMap) and marks.more is not None and _fits(marks.more):
             found = known.copy()
