@@ -18,6 +18,7 @@ effects. What can happen:
     rewritten orders
     incomplete orders:5,6                           rows with these keys come with less than the source has
     refused orders: REASON                          changes of it cannot leave the source any longer
+    filled|swapped|suspected orders                 its rows were filled, it was swapped, its rows may have changed
     failed orders|a mark: REASON [for good]
     looked [hides=7]
     tick 500ms
@@ -233,6 +234,8 @@ class Narration:
                 yield RowsFilled(_table(words[0]), position_of(self._lsn), version)
             case "swapped":
                 yield RowsFilled(_table(words[0]), position_of(self._lsn), swapped=True)
+            case "suspected":
+                yield RowsFilled(_table(words[0]), position_of(self._lsn), possible=True)
             case "compared":
                 yield RowsCompared((_version(words),))
             case "resume":
@@ -365,6 +368,7 @@ def _essence(known: TableProgress) -> tuple[str, ...]:
         f"since={known.since}",
         done,
         *(["keys"] if known.exhausted else []),
+        *([f"stale={known.stale}"] if known.stale else []),
         *_ordered(known),
     )
 

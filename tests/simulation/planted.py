@@ -154,6 +154,14 @@ class ReadsAgainAtOnce(WindowSequence):
         pass
 
 
+class ForgetsStatementsWhileRead(WindowSequence):
+    """Counts a read that is running as one that begins after a statement which may have changed rows."""
+
+    def suspect(self, table: TableId) -> None:
+        if not self._backlog.progress.tables[table].active:
+            super().suspect(table)
+
+
 class PlansAtAnyVersion(WindowSequence):
     """Takes a plan although the row version is not the one from before `since`."""
 
@@ -324,6 +332,10 @@ IN_BINLOGS: dict[str, tuple[Server, Faults]] = {
     "bound of a plan without a fence, GTIDs read-only": (SERVERS["mysql-read-only"], Faults(plans_without_fence=True)),
     "bound of a plan without a fence, places": (SERVERS["mariadb-read-only"], Faults(plans_without_fence=True)),
     "statement that fills rows not reported": (SERVERS["mariadb"], MORE["statement that fills rows not reported"]),
+    "statement that may have changed rows forgotten while a table is read": (
+        SERVERS["mysql"],
+        Faults(windows=ForgetsStatementsWhileRead),
+    ),
     "time queried after the end of the log": (SERVERS["mariadb-read-only"], Faults(asks_time_late=True)),
     "row that came in one batch with the statement that took it away": (
         SERVERS["mariadb"],

@@ -114,6 +114,8 @@ class World:
             held_bytes_max=rng.choice([1_000, 10_000_000]),
             delivered_max=rng.choice([0, 3, 1_000]),
             retry_pause_us=rng.choice([1_000, 50_000]),
+            statements_gather_us=20_000,
+            statements_pause_us=100_000,
         )
         self._pace = LoopIntervals(heartbeat_s=rng.choice([1.0, 1e9]), tables_look_s=rng.choice([1.0, 10.0]))
         self._faults = faults

@@ -265,6 +265,9 @@ def _unread(table: TableId, progress: Progress) -> str | None:
     if known is not None and known.in_doubt:
         why = "it was attached" if known.has_base else "changes of it were lost"
         return f"{why}, and its rows are unverified; run `cdcflow repair {word(table)}`"
+    if known is not None and known.stale:
+        what = f"it is read again ({known.state})" if known.active else f"run `cdcflow backfill {word(table)}`"
+        return f"statements on other tables may have changed its rows; {what}"
     if known is None or known.state == "done" or known.whole_since is not None:
         return None
     return f"its existing rows are not all in the log ({known.state})"

@@ -35,7 +35,7 @@ EVENTS_MAX = 2000
 SEGMENTS_MAX = 500
 TABLE_FIELDS = (
     *("state", "generation", "since", "incarnation", "units", "units_done", "rows", "reason", "priority"),
-    *("rows_per_second_max", "chunks", "size", "exhausted", "whole", "keys_since", "whole_since", "gap"),
+    *("rows_per_second_max", "chunks", "size", "exhausted", "whole", "keys_since", "whole_since", "gap", "stale"),
     *("freshness", "fresh_as_of", "freshness_reason", "freshness_cause", "shadow_difference"),
 )
 """The fields that a bundle takes of a table in a status. `plan` and `cursor` are not among them, because they hold

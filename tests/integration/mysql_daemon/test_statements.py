@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pymysql
 import pytest
@@ -15,9 +18,13 @@ from tests.support.daemon.mysql_bank import MySQLBank
 
 from cdcflow import wiring
 from cdcflow.capture.attempt import LoopIntervals
-from cdcflow.capture.interleave.progress import Progress
+from cdcflow.capture.interleave.limits import Limits
+from cdcflow.capture.interleave.progress import Progress, TableProgress
+from cdcflow.capture.interleave.window_sequence import SUSPECTED_WHILE_READ
 from cdcflow.errors import ConfigurationError
+from cdcflow.model.position import Offset
 from cdcflow.model.table import TableId
+from cdcflow.wiring import captures
 
 pytestmark = [pytest.mark.mysql, pytest.mark.spread(1)]
 
@@ -416,6 +423,135 @@ def test_statements_on_other_schemas_that_change_captured_rows_are_noticed(small
         assert set(seen) == (set(small.tables) if flavor == "mariadb" else set()), "MySQL lists the schemas"
     finally:
         small.database.execute("SET GLOBAL log_bin_trust_function_creators = OFF", f"DROP DATABASE {other}")
+
+
+class StatementWriter:
+    """A session that writes STATEMENT format to a table of another schema, where a trigger changes a captured table:
+    these changes are in no row event."""
+
+    def __init__(self, bank: MySQLBank, table: str, rows: int) -> None:
+        self._database = bank.database
+        self._other = f"{bank.schema}_other"
+        self._stop = threading.Event()
+        bank.database.execute(
+            f"CREATE DATABASE {self._other}",
+            f"CREATE TABLE {self._other}.armed (id int PRIMARY KEY AUTO_INCREMENT)",
+            f"CREATE TRIGGER {self._other}.fires AFTER INSERT ON {self._other}.armed FOR EACH ROW "
+            f"UPDATE {bank.schema}.{table} SET v = v + 1 WHERE id = 1 + NEW.id % {rows}",
+        )
+
+    def write(self) -> None:
+        """Write one statement."""
+        self._database.execute("SET binlog_format = STATEMENT", f"INSERT INTO {self._other}.armed VALUES ()")
+
+    def _write_all_the_time(self) -> None:
+        while not self._stop.wait(0.1):
+            self.write()
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Write one statement every 100 ms."""
+        thread = threading.Thread(target=self._write_all_the_time)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join()
+
+    def drop(self) -> None:
+        self._database.execute(f"DROP DATABASE {self._other}")
+
+
+def statement_reads_without_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have suspected tables rest for a part of a second, not for a minute."""
+    original = captures.limits
+
+    def limits(*args: Any, **kwargs: Any) -> Limits:
+        return replace(original(*args, **kwargs), statements_pause_us=300_000)
+
+    monkeypatch.setattr(captures, "limits", limits)
+
+
+def test_session_that_always_writes_statements_lets_reads_end(
+    small: MySQLBank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M07: each statement may have changed a captured table, and one arrives before any read of it could end. Reads end
+    all the same, and the table is done once one has ended that began after the last statement."""
+    small.tables = ("t", "u")
+    thousands = " UNION ALL ".join(f"SELECT {n} AS d" for n in range(10))
+    small.database.execute(
+        *(f"CREATE TABLE {t} (id int PRIMARY KEY, v int)" for t in small.tables),
+        *(
+            f"INSERT INTO {t} SELECT 1 + a.d + 10 * b.d + 100 * c.d + 1000 * e.d, 0"
+            f" FROM ({thousands}) a, ({thousands}) b, ({thousands}) c, ({thousands}) e WHERE e.d < 3"
+            for t in small.tables
+        ),
+    )
+    small.configure(backfill={"chunk_time_target_ms": 5, "chunk_rows_max": 50})
+    statement_reads_without_rests(monkeypatch)
+    writer = StatementWriter(small, "t", 3000)
+    seen: list[tuple[str, Mapping[str, object]]] = []
+
+    def number_of(event: str, reason: str | None = None) -> int:
+        return sum(
+            e == event and str(f["table"]).endswith(".t") and reason in (None, f.get("reason")) for e, f in list(seen)
+        )
+
+    try:
+        with small.capturing(on_event=lambda event, fields: seen.append((event, fields))):
+            with writer.writing():
+                small.wait_until(
+                    lambda: number_of("table to be read again", SUSPECTED_WHILE_READ) >= 2,
+                    "two reads to end while statements arrive",
+                )
+            fence = small.fence()
+            small.wait_until(lambda: has_followed(small, fence), "the last read")
+    finally:
+        writer.drop()
+    small.assert_log_equals_source()
+    ended = number_of("table done") + number_of("table to be read again", SUSPECTED_WHILE_READ)
+    assert number_of("table planned") == ended, "a read was begun again before its end"
+
+
+def test_daemon_killed_while_it_reads_a_suspected_table_reads_it_once_more(
+    small: MySQLBank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M07: the statements are before the position where the next daemon continues, and the row that they changed is
+    before the cursor."""
+    small.tables = ("t",)
+    small.database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v int)",
+        f"INSERT INTO t VALUES {', '.join(f'({n}, 0)' for n in range(1, 201))}",
+    )
+    small.configure(backfill={"chunk_rows_max": 5, "rows_per_second_max": 5})
+    writer = StatementWriter(small, "t", 1)
+
+    def known() -> TableProgress:
+        checkpoint = small.reader.newest_checkpoint()
+        tables = Progress.from_json(checkpoint.progress).tables
+        return tables.get(TableId(small.schema, "t"), TableProgress("waiting", 0, Offset(0)))
+
+    try:
+        daemon = small.daemon()
+        try:
+            small.wait_until(lambda: small.reader.exists() and known().rows > 5, "rows to be read", daemon)
+            writer.write()
+            fence = small.fence()
+            small.wait_until(
+                lambda: small.has_passed(fence) and known().stale == "pending", "the statement to be stored", daemon
+            )
+        finally:
+            daemon.kill()
+            daemon.wait()
+        assert known().state == "reading", "the daemon was killed too late"
+        small.configure()
+        statement_reads_without_rests(monkeypatch)
+        with small.capturing():
+            small.wait_until(lambda: has_followed(small, fence), "the last read")
+    finally:
+        writer.drop()
+    small.assert_log_equals_source()
 
 
 DOCUMENT = '{"a": 1, "text": "' + 100 * "x" + '"}'

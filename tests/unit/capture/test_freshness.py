@@ -187,6 +187,13 @@ def test_a_table_whose_rows_are_not_all_read_is_not_fresh() -> None:
     for state, whole_since, expected in (("reading", None, "not proven"), ("reading", Offset(1), "quiet")):
         known = TableProgress(state, 2, Offset(1), incarnation=1, whole_since=whole_since)  # type: ignore[arg-type]
         assert on.of(progress=Progress({ORDERS.id: known}))[0] == expected
+    why = "statements on other tables may have changed its rows; "
+    for state, then in (
+        ("reading", "it is read again (reading)"),
+        ("cancelled", f"run `cdcflow backfill {ORDERS.id}`"),
+    ):
+        known = TableProgress(state, 2, Offset(1), incarnation=1, whole_since=Offset(1), stale="reading")  # type: ignore[arg-type]
+        assert on.of(progress=Progress({ORDERS.id: known})) == ("not proven", why + then)
     failed = Progress({ORDERS.id: TableProgress("failed", 1, Offset(1), incarnation=1)})
     assert on.of(progress=failed) == ("not proven", "its existing rows are not all in the log (failed)")
 

@@ -100,6 +100,34 @@ def test_tables_that_a_statement_on_another_schema_may_have_changed_are_read_aga
     assert filled(whole(log)) == read
 
 
+@pytest.mark.parametrize(
+    ("others", "possible"),
+    [
+        ((), True),
+        (("UPDATE else.x SET v = 2",), True),
+        (("ALTER TABLE t DROP v",), False),
+        (("CREATE TABLE _t_gho LIKE t", "RENAME TABLE t TO _t_del, _t_gho TO t"), False),
+    ],
+)
+@pytest.mark.parametrize("is_first", [False, True])
+def test_statement_that_may_have_changed_rows_is_not_taken_for_one_that_did(
+    others: tuple[str, ...], possible: bool, is_first: bool
+) -> None:
+    """A read that is running continues after the first kind, and begins again after the second, or after both."""
+    log = Log()
+    one(log, 1)
+    said = ("UPDATE else.x SET v = 1", *others) if is_first else (*others, "UPDATE else.x SET v = 1")
+    for statement in said:
+        if statement.startswith("UPDATE"):
+            log.begin()
+            log.query(statement, "else")
+            log.commit()
+        else:
+            log.standalone(statement)
+    found = [e for e in whole(log).events if isinstance(e, RowsFilled)]
+    assert [(e.table, e.possible, e.swapped) for e in found] == [(T.id, possible, False)]
+
+
 @pytest.mark.parametrize("said", ["CALL p()", "UPDATE x, y SET v = 1"])
 @pytest.mark.parametrize("more", [b"", listed("else", "shop")])
 def test_statement_on_tables_that_cannot_be_determined_stops(said: str, more: bytes) -> None:

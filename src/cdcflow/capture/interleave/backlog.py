@@ -197,7 +197,9 @@ class Backlog:
         work = self.work[table]
         work.collecting = work.planning = False
         work.forget_keys()
-        ended = replace(self.progress.tables[table], state=state, reason=reason, plan=None, cursor=None)
+        known = self.progress.tables[table]
+        stale = None if state == "done" else known.stale
+        ended = replace(known, state=state, reason=reason, plan=None, cursor=None, stale=stale)
         ended = replace(ended, priority=0, rows_per_second_max=None, keys_ordered=None, to_repair=())
         whole_since = ended.since if state == "done" and not ended.has_base else ended.whole_since
         # A generation that began after changes were lost has read every row again, so the gap is closed.
@@ -256,17 +258,61 @@ class Backlog:
 
     # ── commands ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin_generation(self, table: TableId, next_offset: Offset, *, by_order: bool = False) -> None:
+    def begin_generation(
+        self, table: TableId, next_offset: Offset, *, by_order: bool = False, spaced: bool = False
+    ) -> None:
         """Begin a new generation of a table, that is, read the table from the start.
 
         `by_order`: a command requests it, not a change of the table's rows; the priority and rate of the last
-        generation then no longer hold.
+        generation then no longer hold. `spaced`: it is not planned before the table's rest is over (see `rest`).
         """
         known = self.progress.tables[table]
         if by_order:
             known = replace(known, priority=0, rows_per_second_max=None)
-        self.work[table] = Work(self.limits.keys_per_chunk, known.row_version or self.work[table].version)
+        before = self.work[table]
+        self.work[table] = Work(
+            self.limits.keys_per_chunk,
+            known.row_version or before.version,
+            statements_before=before.statements_before,
+            spaced=spaced,
+            rest_until_us=before.rest_until_us,
+            read_before_us=before.read_us or before.read_before_us,
+        )
         self.set(table, known.next_generation(next_offset))
+
+    # ── statements that may have changed rows ─────────────────────────────────────────────────────────────────────────
+
+    def suspect(self, table: TableId, next_window: int) -> None:
+        """Note that a statement may have changed rows of a table without the log having them. `next_window`: the number
+        of the next window, whose marks are not written yet."""
+        self.work[table].statements_before = next_window
+        known = self.progress.tables[table]
+        if known.stale != "pending":  # such statements may arrive all the time
+            self.set(table, replace(known, stale="pending"))
+
+    def gather(self, table: TableId, now_us: int) -> None:
+        """Let the next spaced generation of a table begin a little later, so that it also covers statements that follow
+        in quick succession."""
+        work = self.work[table]
+        work.rest_until_us = max(work.rest_until_us, now_us + self.limits.statements_gather_us)
+
+    def rest(self, table: TableId, now_us: int) -> None:
+        """Let the next spaced generation of a table begin only after a rest.
+
+        A session may write such statements all the time, and then every suspected table is read again and again. The
+        rest is as long as the generation that ends now was read, and twice as long as all others together, each counted
+        as no longer than this one. So tables of the same size are read for half of the time together, and a small table
+        does not wait for a large one.
+        """
+        own = self.work[table].read_us
+        others = sum(
+            min(own, max(work.read_us, work.read_before_us))
+            for other, work in self.work.items()
+            if other != table and self.progress.tables[other].stale
+        )
+        self.work[table].rest_until_us = now_us + max(self.limits.statements_pause_us, own + 2 * others)
+
+    # ── pauses and keys, by command ───────────────────────────────────────────────────────────────────────────────────
 
     def pause(self, table: TableId) -> None:
         """Pause a table. Its keys are not kept in memory during the pause: the log has them."""

@@ -14,7 +14,7 @@ import numpy as np
 from cdcflow.capture.interleave.backlog import Backlog
 from cdcflow.capture.interleave.delivered import Delivered
 from cdcflow.capture.interleave.messages import Chunk, ChunkRead, Planned, PlanTable
-from cdcflow.capture.interleave.progress import TableProgress
+from cdcflow.capture.interleave.progress import Stale, TableProgress
 from cdcflow.capture.interleave.reconcile import with_shape, without_base
 from cdcflow.capture.interleave.work import QUIET_WINDOWS_MIN, ChunkPace, no_ids
 from cdcflow.errors import InvariantViolated
@@ -47,6 +47,7 @@ class ChunkChoice:
             if (
                 self._backlog.progress.tables[table].state != "paused"
                 and self._backlog.work[table].not_before_us <= now_us
+                and not self._backlog.work[table].is_resting(now_us)
             ):
                 yield table
 
@@ -64,9 +65,15 @@ class ChunkChoice:
         known = self._backlog.progress.tables[table]
         return known.exhausted and not known.to_repair and not self._backlog.work[table].keys
 
-    def plan(self, table: TableId, next_offset: Offset, delivered: Delivered) -> PlanTable | None:
+    def plan(
+        self, table: TableId, next_offset: Offset, delivered: Delivered, *, marks_seen: int = 0
+    ) -> PlanTable | None:
         """Return the effect that requests a plan of the table; None if the table has a plan or one is already
-        requested."""
+        requested.
+
+        `marks_seen`: the number of the latest window whose low mark has arrived. Everything from before the statements
+        that preceded this mark has an offset below `since`.
+        """
         known, work = self._backlog.progress.tables[table], self._backlog.work[table]
         if known.plan is not None or work.planning:
             return None
@@ -75,7 +82,9 @@ class ChunkChoice:
             # the log.
             work.collecting = True
             work.forget_keys()
-            self._backlog.set(table, replace(known, since=next_offset))
+            is_after_all = known.stale is not None and work.statements_before <= marks_seen
+            stale: Stale | None = "reading" if is_after_all else known.stale
+            self._backlog.set(table, replace(known, since=next_offset, stale=stale))
         work.planning, work.planned_after = True, delivered.ids()
         return PlanTable(table, known.generation, keys_only=known.keys_since is not None)
 
@@ -264,6 +273,7 @@ class ChunkChoice:
         if rate := known.rate(self._backlog.limits.rows_per_second_max):
             work.not_before_us = max(work.not_before_us, now_us) + rows * 1_000_000 // rate
         work.overflows = work.failures = 0
+        work.read_us += now_us - opened_us
         work.waits_s.append((now_us - opened_us) / 1e6 - read.seconds)
         if held:
             work.quiet = 0

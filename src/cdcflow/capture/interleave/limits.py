@@ -18,6 +18,9 @@ class Limits:
     at once read a table that was never captured; if false, such a table waits for a `Backfill`. `retry_pause_us` is the
     pause after a failed chunk. Keys of partial rows are read after the ranges, or before the next range if more than
     `keys_waiting_max` wait. If more than `keys_max` keys of a table wait, the table is read again from the start.
+
+    `statements_gather_us`, `statements_pause_us`: how long statements on other tables that may have changed a table are
+    gathered before the table is read again, and the least pause between two such reads. See `Backlog.rest`.
     """
 
     chunks_per_window: int = 2
@@ -32,6 +35,8 @@ class Limits:
     held_bytes_max: int = 64 << 20
     delivered_max: int = 1 << 16
     retry_pause_us: int = 200_000
+    statements_gather_us: int = 1_000_000
+    statements_pause_us: int = 60_000_000
     backfill_new: bool = True
 
 

@@ -119,8 +119,9 @@ class Interleave:
 
     @property
     def is_reading(self) -> bool:
-        """Whether chunks are still to be read of a table that is not paused."""
-        return any(p.active and p.state != "paused" for p in self.progress.tables.values())
+        """Whether chunks are to be read now of some table: one that is neither paused nor resting."""
+        tables = self.progress.tables.items()
+        return any(p.active and p.state != "paused" and not self._windows.is_resting(t) for t, p in tables)
 
     def use(self, limits: Limits) -> None:
         """Apply other limits, beginning with the next chunk."""
@@ -159,6 +160,8 @@ class Interleave:
                 self._windows.advance(position, commit_ts)
             case RowsFilled(table, swapped=True):
                 self._on_swap(table)
+            case RowsFilled(table, possible=True):
+                self._rows_may_have_changed(table)
             case RowsFilled(table, _, None):
                 self._rows_changed(table)
             case RowsFilled(_, _, RowVersion() as version):
@@ -223,6 +226,14 @@ class Interleave:
         if not self._is_unread(table, "cancelled", "forgotten"):
             self._windows.again(table, "a statement changed its old rows")
             self._windows.wait_for_mark()  # rows from before the statement may follow in the same batch
+
+    def _rows_may_have_changed(self, table: TableId) -> None:
+        known = self._backlog.get(table)
+        if known is None:
+            return
+        if known.state == "cancelled" and known.stale != "pending":  # reported once, not for each statement
+            self._windows.tell("rows changed unseen", table=str(table), state=known.state)
+        self._windows.suspect(table)
 
     def _on_swap(self, table: TableId) -> None:
         known = self._backlog.get(table)

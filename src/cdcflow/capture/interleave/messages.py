@@ -142,6 +142,10 @@ class RowsFilled:
     log for this table. A table is then read again only if it is being read: a chunk's snapshot may have found the new
     table under the name before the stream reached the swap.
 
+    `possible`: the statement is on other tables, and may have changed rows of this one through a view, a trigger or a
+    function. Such statements may arrive all the time, so a read of the table that is running continues, and another
+    follows it.
+
     `renamed`: (earlier, new) names of the columns that the statement renamed, if columns have no numbers.
     """
 
@@ -149,6 +153,7 @@ class RowsFilled:
     position: Position
     version: RowVersion | None = None
     swapped: bool = False
+    possible: bool = False
     renamed: tuple[tuple[str, str], ...] = ()
 
 

@@ -28,6 +28,7 @@ MISSED_KEPT = 4
 segments."""
 
 State = Literal["waiting", "reading", "done", "paused", "cancelled", "failed", "forgotten"]
+Stale = Literal["reading", "pending"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,9 @@ class TableProgress:
                   generation is done
     `missed`      where the log began to lack changes, because they could not leave the source: the offset and the
                   generation, of the latest times. A later generation has every row; earlier offsets are not affected
+    `stale`       statements on other tables may have changed rows without the log having them, since the last
+                  generation that was done. "reading": this generation was planned after all of them, and reads every
+                  row; "pending": at least one is later, so another generation follows it. Otherwise None
 
     The rest records where to continue and is for the machine and the source only: `plan` and `cursor` as the source
     wrote them, `size` of the next chunk in units, `chunks` read, `exhausted` when only keys are left to read, `whole`
@@ -156,6 +160,7 @@ class TableProgress:
     to_repair: tuple[RepairOrder, ...] = ()
     gap: Gap | None = None
     missed: tuple[tuple[Offset, int], ...] = ()
+    stale: Stale | None = None
 
     @property
     def lacks_changes(self) -> bool:
@@ -217,6 +222,7 @@ class TableProgress:
             shape=self.shape,
             gap=self.gap,
             missed=self.missed,
+            stale="pending" if self.stale else None,
         )
 
     def to_json(self, table: TableId) -> dict[str, object]:
@@ -244,7 +250,7 @@ class TableProgress:
 
 _FIELDS = tuple(f.name for f in fields(TableProgress))
 _NOT_IN_STATUS = ("keys_ordered", "shape", "to_repair")
-_LATER_FIELDS = (*_NOT_IN_STATUS, "gap", "missed")
+_LATER_FIELDS = (*_NOT_IN_STATUS, "gap", "missed", "stale")
 """Fields of a table that a checkpoint omits while they are empty."""
 
 

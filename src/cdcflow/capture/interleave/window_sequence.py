@@ -46,6 +46,7 @@ from cdcflow.capture.interleave.messages import (
     Event,
     MarkSeen,
     Planned,
+    PlanTable,
     ReadChunk,
     TakeSnapshot,
     Transactions,
@@ -62,6 +63,8 @@ from cdcflow.model.table import TableId, word
 PAUSE_MAX_US = 10_000_000
 """The longest pause between two windows. The pause is computed from the time that a window was open, which may have
 been long for other reasons than reading."""
+SUSPECTED = "a statement on other tables may have changed its rows"
+SUSPECTED_WHILE_READ = "statements on other tables may have changed its rows while they were read"
 
 
 class WindowSequence:
@@ -83,6 +86,7 @@ class WindowSequence:
         # No table is planned before the low mark of this window, or of a later one, has arrived (0: nothing to wait
         # for).
         self._caught_up_by = 0 if epoch == 1 else 1
+        self._marks_seen = 0  # the number of the latest window whose low mark has arrived
         self._mark_not_before_us = 0
         self._open_not_before_us = 0
         self._is_taking_snapshot = False
@@ -96,6 +100,8 @@ class WindowSequence:
     def tick(self, now_us: int) -> None:
         if now_us < self._now_us:
             raise InvariantViolated(f"the clock went back from {self._now_us} to {now_us} microseconds")
+        if not self._now_us and self.window is not None:  # opened before the clock was known
+            self.window.opened_us = now_us
         self._now_us = now_us
 
     def go_on(self) -> None:
@@ -165,6 +171,7 @@ class WindowSequence:
         self._pass(seen)
         if window.number >= self._caught_up_by:
             self._caught_up_by = 0
+        self._marks_seen = window.number
         window.before = self._delivered.ids()
         for table in sorted(window.reads):
             self._check_fence(window, table)
@@ -205,7 +212,7 @@ class WindowSequence:
                     "rows repaired", table=str(table), rows=read.run.rows if read.run else 0, deleted=read.deleted
                 )
             if self._choice.is_read(table):
-                self.stop(table, "done")
+                self._end_generation(table)
 
     # ── the window ──────────────────────────────────────────────────────────────────────────────────────────
 
@@ -224,7 +231,7 @@ class WindowSequence:
         behind = wants_snapshot = False
         for table in self._choice.turns(self._now_us):
             if self._choice.is_read(table):
-                self.stop(table, "done")
+                self._end_generation(table)
                 continue
             if turns == turns_max:
                 break
@@ -239,9 +246,9 @@ class WindowSequence:
             turns += 1
             if (chunk := self._choice.chunk(table, low)) is not None:
                 chunks[table] = chunk
-            elif self._caught_up_by:
+            elif self._caught_up_by or self._awaits_mark(table):
                 behind = True
-            elif (plan := self._choice.plan(table, self._tail.next_offset, self._delivered)) is not None:
+            elif (plan := self._plan(table)) is not None:
                 self.asks.append(plan)
         if chunks or (behind and self._mark_not_before_us <= self._now_us):
             self._windows += 1
@@ -249,6 +256,24 @@ class WindowSequence:
             self.asks.append(WriteMark(low, tuple(ReadChunk(chunk) for chunk in chunks.values())))
         if wants_snapshot:
             self._ask_snapshot()
+
+    def _plan(self, table: TableId) -> PlanTable | None:
+        return self._choice.plan(table, self._tail.next_offset, self._delivered, marks_seen=self._marks_seen)
+
+    def _awaits_mark(self, table: TableId) -> bool:
+        """Whether a table that statements may have changed is planned only once a mark has arrived, so that it counts
+        as read after them.
+
+        It waits for one mark, whatever arrives until then: otherwise it would wait for as long as such statements
+        follow each other quickly. If one of them was later than the mark, another generation follows.
+        """
+        known, work = self._backlog.progress.tables[table], self._backlog.work[table]
+        is_covered = known.stale != "pending" or work.statements_before <= self._marks_seen
+        if is_covered or work.collecting or work.awaits_mark:
+            return False
+        work.awaits_mark = True
+        self.wait_for_mark()
+        return True
 
     def _ask_snapshot(self) -> None:
         """Request a snapshot, unless one is under way: a source that does not answer must not get more and more
@@ -403,8 +428,8 @@ class WindowSequence:
             self._choice.wait(failed.table, self._now_us, failed=True)
             self.tell("table waits", table=str(failed.table), reason=failed.reason)
 
-    def again(self, table: TableId, reason: str) -> None:
-        """Read a table again from the start; if it is paused, once it is resumed.
+    def again(self, table: TableId, reason: str, *, spaced: bool = False) -> None:
+        """Read a table again from the start; if it is paused, once it is resumed; if `spaced`, once it has rested.
 
         A table that lacks changes is not read: settings that no longer fit it may read it without an error, for example
         if two columns exchanged their names.
@@ -416,12 +441,38 @@ class WindowSequence:
         if state == "forgotten":
             return
         self.leave(table)
-        self._backlog.begin_generation(table, self._tail.next_offset)
+        self._backlog.begin_generation(table, self._tail.next_offset, spaced=spaced)
         if state == "paused":
             self._backlog.pause(table)
 
+    def suspect(self, table: TableId) -> None:
+        """Have a table read again, because a statement on other tables may have changed its rows.
+
+        Such statements may arrive all the time. So a read that is running continues, and another follows it.
+        """
+        known = self._backlog.progress.tables[table]
+        self._backlog.suspect(table, self._windows + 1)
+        if known.state not in ("cancelled", "forgotten") and (not known.active or known.keys_since is not None):
+            self._backlog.gather(table, self._now_us)
+            self.again(table, SUSPECTED, spaced=True)
+
+    def is_resting(self, table: TableId) -> bool:
+        """Whether it is too early to read a table once more because of statements on other tables."""
+        return self._backlog.work[table].is_resting(self._now_us)
+
+    def _end_generation(self, table: TableId) -> None:
+        """End a generation whose rows are all in the log: the table is done, or its next generation begins because a
+        statement may have changed rows that this one had read before."""
+        if self._backlog.progress.tables[table].stale == "pending":
+            self._backlog.rest(table, self._now_us)
+            self.again(table, SUSPECTED_WHILE_READ, spaced=True)
+        else:
+            self.stop(table, "done")
+
     def stop(self, table: TableId, state: State, reason: str | None = None) -> None:
         """End a table's generation in `state`: done, or early with a `reason`."""
+        if self._backlog.progress.tables[table].stale:
+            self._backlog.rest(table, self._now_us)
         self._backlog.stop(table, state, reason)
         self.leave(table)
         known = self._backlog.progress.tables[table]

@@ -41,6 +41,11 @@ class Work:
     transaction arrived, `failures` the times in a row that the source could not be queried. `paces`: how fast the
     latest chunks were read. `waits_s`: how long the latest windows were open, apart from reading. `version`: the
     table's row version at some point before `since`.
+
+    For statements on other tables that may have changed rows (`TableProgress.stale`): the low mark of window
+    `statements_before` is later than all of them in the source's log. `awaits_mark`: this generation's plan has waited
+    for a mark because of them. `spaced`: they alone cause this generation, so it is not planned before `rest_until_us`.
+    `read_us`: how long the windows of this generation were open; `read_before_us`: the same of the generation before.
     """
 
     keys_max: int
@@ -59,6 +64,16 @@ class Work:
     still: int = QUIET_WINDOWS_MIN
     paces: deque[ChunkPace] = field(default_factory=lambda: deque(maxlen=PACES_KEPT))
     waits_s: deque[float] = field(default_factory=lambda: deque(maxlen=PACES_KEPT))
+    statements_before: int = 0
+    awaits_mark: bool = False
+    spaced: bool = False
+    rest_until_us: int = 0
+    read_us: int = 0
+    read_before_us: int = 0
+
+    def is_resting(self, now_us: int) -> bool:
+        """Whether it is too early to read the table once more because of statements on other tables."""
+        return self.spaced and now_us < self.rest_until_us
 
     def remember(self, keys: KeySet | None) -> None:
         """Add keys; remove duplicates now and then."""

@@ -8,6 +8,7 @@ it only if all rows are those of another table (a rename), since then no earlier
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 import numpy as np
 
@@ -45,6 +46,10 @@ from cdcflow.sources.mysql.wire import Events
 WITHOUT_TRIGGERS = frozenset(("mysql",))
 """Schemas of the servers themselves, in which they allow no triggers. Their agents write there all the time."""
 
+FillCause = Literal["changed", "swapped", "possible"]
+"""Why a table is read again: a statement changed its rows; it was swapped for a copy with the same values; a statement
+on other tables may have changed its rows."""
+
 
 class Statements:
     """Applies statements in the log's order, each between the table maps before it and those after it."""
@@ -52,7 +57,7 @@ class Statements:
     def __init__(self, tables: Tables, rows: RowEvents) -> None:
         self._tables = tables
         self._rows = rows
-        self._filled: dict[TableId, bool] = {}  # True: the table was swapped for a copy with the same values
+        self._filled: dict[TableId, FillCause] = {}
         self._renamed: dict[TableId, tuple[tuple[str, str], ...]] = {}  # columns of these tables: earlier and new names
         # gh-ost's copies that can hold all that the captured table holds, and no less, and which table that is
         self._copies: dict[TableId, TableId] = {}
@@ -171,7 +176,11 @@ class Statements:
     def _fill(self, table: TableId, delivered: bool) -> None:
         """Have the rows of a table read again, if it is captured."""
         if not delivered and self._tables.is_captured(table):
-            self._filled[table] = False
+            self._filled[table] = "changed"
+
+    def _fill_for(self, table: TableId, cause: FillCause) -> None:
+        """Have the rows of a table read again for a cause; several different causes count as a change."""
+        self._filled[table] = cause if self._filled.get(table) in (None, cause) else "changed"
 
     def _fail(self, table: TableId, refusal: Refusal, delivered: bool) -> None:
         """Have a captured table fail, because the statement means that it cannot be captured."""
@@ -215,8 +224,14 @@ class Statements:
         found, self._filled = self._filled, {}
         names, self._renamed = self._renamed, {}
         return [
-            RowsFilled(table, position, swapped=swapped, renamed=names.get(table, ()))
-            for table, swapped in found.items()
+            RowsFilled(
+                table,
+                position,
+                swapped=cause == "swapped",
+                possible=cause == "possible",
+                renamed=names.get(table, ()),
+            )
+            for table, cause in found.items()
         ]
 
     def refused_tables(self, position: Position) -> list[ChangesRefused]:
@@ -292,7 +307,8 @@ class Statements:
             reached = [t for schema in used for t in self._tables.captured_in(schema) if self._counts(t)]
             if tables and not related:
                 if not all(t.schema in WITHOUT_TRIGGERS for t in tables):
-                    self._filled.update(dict.fromkeys(reached, False))
+                    for table in reached:
+                        self._fill_for(table, "possible")
                 return
             if not reached and schemas is not None:
                 return
@@ -366,7 +382,7 @@ class Statements:
                 if old not in self._copies:
                     self._fill(new, delivered)
                 elif not delivered and self._tables.is_captured(new):
-                    self._filled.setdefault(new, True)
+                    self._fill_for(new, "swapped")
             elif new != old:
                 out += self._replace_rows(new, at, delivered)
             if old not in now and not _is_left_over(became[old], old):
