@@ -268,8 +268,8 @@ class Postgres(_Database):
     """Make the slot survive a failover to a standby (PostgreSQL 17 and newer)."""
     special_values: Special = "stop"
     """What to do with values that the column's type in the log cannot hold (infinity in dates and timestamps, NaN in
-    `numeric(p,s)`): `stop` the capture with an error that names the column, `null`, keep the column as `text`, or
-    `clamp` to the type's ends."""
+    `numeric(p,s)`): `stop` capturing the table, with a reason that names the column, `null`, keep the column as
+    `text`, or `clamp` to the type's ends."""
     unconstrained_numeric: str = "text"
     """What `numeric` without precision becomes: exact `text`, or `decimal(p,s)`."""
     streaming: bool = True

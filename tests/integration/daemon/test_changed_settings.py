@@ -10,11 +10,8 @@ from tests.support.daemon.changed_settings import (
     failed_reading_is_tried_again,
     killed_while_a_table_is_taken_in,
     left_out_and_taken_in_again,
-    newest,
     policy_changed,
 )
-
-from cdcflow.errors import ConfigurationError
 
 pytestmark = pytest.mark.postgres
 
@@ -47,22 +44,6 @@ def test_rows_that_another_policy_converts_differently_are_read_again(bank: Bank
     bank.database.execute("CREATE TABLE odd (id int PRIMARY KEY, due timestamptz)")
     bank.database.execute("INSERT INTO odd VALUES (1, 'infinity'), (2, '2020-01-01')")
     policy_changed(changing, ODD)
-
-
-def test_policy_that_ends_a_stop_reads_nothing_again(bank: Bank, changing: Changing) -> None:
-    """A large table must not be read again because one row stopped the capture, when no such row is in the log."""
-    bank.database.execute("CREATE TABLE odd (id int PRIMARY KEY, due date); INSERT INTO odd VALUES (2, '2020-01-01')")
-    changing.use("odd")
-    with changing.capturing():
-        changing.catch_up()
-    bank.database.execute("INSERT INTO odd VALUES (1, 'infinity')")
-    with pytest.raises(ConfigurationError, match="special_values is stop"):
-        bank.capture_to_its_end()
-    changing.use("odd", special_values="clamp")
-    with changing.capturing():
-        changing.catch_up()
-    assert changing.table("odd").generation == 1
-    assert newest(bank, "odd", 1, "due").is_valid
 
 
 def test_settings_that_the_server_refuses_are_abandoned_while_running(bank: Bank, changing: Changing) -> None:

@@ -128,6 +128,5 @@ def test_nothing_that_a_daemon_writes_prints_or_serves_has_a_protected_value(sho
     assert "**** 1" in said("get", "public.orders", str(hashed(f"{CANARY}1")))
     assert canaries_in(shop.folder) == []
     shop.database.execute(f"INSERT INTO orders VALUES ('{CANARY}', '{CANARY}', 'infinity')")
-    assert shop.daemon.wait(60) != 0
-    assert "special_values" in shop.output.read_text()
+    shop.wait_until(lambda s: "special_values" in str(s["tables"]["public.orders"].get("reason")), "the table to fail")
     assert canaries_in(shop.folder) == []

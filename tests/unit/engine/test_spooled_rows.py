@@ -77,7 +77,8 @@ def test_transaction_keeps_only_what_was_not_rolled_back() -> None:
     rows.write(opened, [batch(WIDER, (0, "c", 5), (1, "c", 6)), batch(OTHER, (2, "t", 0))], parts(8, 9, 7))
     rows.write(opened, [batch(OTHER, (0, "u", 9), (1, "d", 10), partial=True)], parts(9, 9))
     assert len(opened.spools) == 1, "one spool holds them all"
-    assert opened.spools[0].pieces == [(2, [7, 7, 8, 8, 8]), (2, [8, 9, 7]), (1, [9, 9])]
+    # Each table in each part has a number: orders 7 and 8, other 7 and 8, orders 9, other 9.
+    assert opened.spools[0].pieces == [(2, [0, 2, 1, 1, 3]), (2, [1, 4, 2]), (1, [5, 5])]
     assert rows.rows == 10
     rows.aborted.add(8)
     assert rows.rows == 6
@@ -87,7 +88,11 @@ def test_transaction_keeps_only_what_was_not_rolled_back() -> None:
     assert found is not None
     assert (found.xid, found.position, found.commit_ts, found.rows) == (7, Position("p"), 99, 6)
     assert (found.spool, found.origin) == ("spool-7", "elsewhere")
-    assert found.aborted == {8}
+    assert found.aborted == {1, 3}
+    assert {table: (set(part.numbers), part.rows) for table, part in found.parts.items()} == {
+        ORDERS.id: ({0, 4}, 2),
+        OTHER.id: ({2, 5}, 4),
+    }
     assert found.shapes == {ORDERS, WIDER, OTHER}
     assert found.truncated == {OTHER.id}, "the other table's truncate was taken back"
     assert keys_of(found.partial_keys(OTHER.id)) == [2, 9], "neither those taken back nor those deleted"
@@ -112,7 +117,7 @@ def test_rows_that_cannot_be_rolled_back_are_counted_too() -> None:
     opened, rows = Opened(), SpooledRows()
     rows.write(opened, [batch(ORDERS, (0, "c", 1), (1, "t", 0)), batch(OTHER, (2, "u", 2), partial=True)], None)
     rows.write(opened, [batch(ORDERS, (0, "c", 3))], None)
-    assert opened.spools[0].pieces == [(2, None), (1, None)]
+    assert opened.spools[0].pieces == [(2, [0, 0, 1]), (1, [0])]
     assert rows.counts == {0: {ORDERS: 3, OTHER: 1}}
     assert rows.taken_back == set()
     found = rows.commit(1, Position("p"), 0)
@@ -121,6 +126,18 @@ def test_rows_that_cannot_be_rolled_back_are_counted_too() -> None:
     assert found.truncated == {ORDERS.id}
     assert found.aborted == set()
     assert keys_of(found.partial_keys(OTHER.id)) == [2]
+
+
+def test_table_that_fails_can_be_excluded_from_the_transaction() -> None:
+    """It may fail when the rows are in the spool already, and consumers would get them as changes."""
+    opened, rows = Opened(), SpooledRows()
+    rows.write(opened, [batch(ORDERS, (0, "c", 1)), batch(OTHER, (1, "c", 2), (2, "t", 0))], parts(7, 7, 8))
+    found = rows.commit(7, Position("p"), 99)
+    assert found is not None
+    left = found.without(frozenset({OTHER.id}))
+    assert (left.rows, left.truncated) == (1, frozenset())
+    assert left.aborted == {1, 2}
+    assert left.shapes == {ORDERS}
 
 
 def test_a_table_whose_partial_rows_are_all_deletes_has_no_keys() -> None:

@@ -21,9 +21,9 @@ from tests.support.postgres.message_bytes import (
 )
 from tests.support.postgres.wire import Spools
 
-from cdcflow.capture.interleave.messages import Committed
+from cdcflow.capture.interleave.messages import Advanced, ChangesRefused, Committed
 from cdcflow.config import Postgres, Special
-from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated
+from cdcflow.errors import CdcflowError, InvariantViolated, TableMisfit
 from cdcflow.model.change import Run
 from cdcflow.sources.postgres.decoders import Compiled
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder
@@ -101,6 +101,7 @@ CASES: dict[str, Case] = {
 
 
 def _decoded(case: Case, policy: Policy, compiled: Compiled | None, cell: bytes, *, binary: bool) -> pa.Array:
+    """Return the decoded value. Raises TableMisfit with the reason if its table is refused."""
     described = table("t", 1, [attribute("v", case.oid, case.modifier, element=case.element)], full=True, policy=policy)
     decoder = PgoutputDecoder(
         describe=lambda _: described,
@@ -111,7 +112,11 @@ def _decoded(case: Case, policy: Policy, compiled: Compiled | None, cell: bytes,
         compiled=compiled,
     )
     row = insert(1, [cell], binary=binary)
-    (event,) = decoder.decode([xlog(m) for m in (begin(7, 50), relation(described), row, commit(64))])
+    event, *others = decoder.decode([xlog(m) for m in (begin(7, 50), relation(described), row, commit(64))])
+    if isinstance(event, ChangesRefused):
+        assert [type(other) for other in others] == [Advanced]
+        raise TableMisfit(event.reason)
+    assert not others
     assert isinstance(event, Committed)
     assert isinstance(event.run, Run)
     return event.run.batches[0].rows.column("v")
@@ -138,7 +143,7 @@ def test_policy_decides_about_unsupported_values(
     cell = case.binary if binary else case.text
     assert cell is not None
     if special == "stop" or (special == "clamp" and case.clamped is None):
-        with pytest.raises(ConfigurationError, match="which its Arrow type cannot hold") as raised:
+        with pytest.raises(TableMisfit, match="which its Arrow type cannot hold") as raised:
             _decoded(case, policy, compiled, cell, binary=binary)
         assert f"{case.what}," in str(raised.value)
         return
@@ -159,7 +164,9 @@ def test_numeric_without_precision_becomes_the_type_in_the_settings(setting: str
 
 
 @pytest.mark.parametrize("special", get_args(Special))
-def test_a_number_with_too_many_digits_stops_whatever_the_policy(compiled: Compiled | None, special: Special) -> None:
+def test_a_number_with_too_many_digits_fails_its_table_whatever_the_policy(
+    compiled: Compiled | None, special: Special
+) -> None:
     """It is not a special value: set to NULL or cut short it would be another number."""
     policy = Policy(special, "decimal(5,2)")
     if special == "text":
@@ -168,7 +175,7 @@ def test_a_number_with_too_many_digits_stops_whatever_the_policy(compiled: Compi
         )
         return
     for text in (b"1234.56", b"1.234"):
-        with pytest.raises(ConfigurationError, match=r"a number that is not a decimal128\(5, 2\)"):
+        with pytest.raises(TableMisfit, match=r"a number that is not a decimal128\(5, 2\)"):
             _decoded(Case(1700, b"", None, "", None), policy, compiled, text, binary=False)
 
 

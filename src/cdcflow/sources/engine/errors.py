@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
+from cdcflow.model.table import TableId, word
 
 SET_PASSWORD = "set source.password: ${env:NAME} or ${file:path}"  # noqa: S105  a remedy
+
+
+def failure_text(error: ConfigurationError, table: TableId) -> str:
+    """Return why a captured table fails alone, and what to do, from the error that its rows caused."""
+    why, remedy = str(error).splitlines()[0], error.remedy or ""
+    again = f"then start again or run `cdcflow apply`, and run `cdcflow backfill {word(table)}`"
+    return f"{why}; {remedy.replace('then start again', again)}"
 
 
 class PasswordRefused(SourceUnavailable):

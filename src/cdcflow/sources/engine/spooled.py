@@ -18,18 +18,21 @@ from cdcflow.model.change import ChangeBatch, KeySet, SpooledTransaction, Uint64
 from cdcflow.model.position import Position
 from cdcflow.model.table import OP, UNCHANGED, Table, TableId
 from cdcflow.sources.engine.buffers import Bools
+from cdcflow.sources.engine.spool_parts import SpoolParts
 
 
 @dataclass(slots=True)
 class SpooledRows:
     """The rows of one transaction in a spool. `counts`: the number of rows by part and shape; `aborted`: the parts that
-    were rolled back. A transaction whose rows cannot be rolled back in parts has the single part 0."""
+    were rolled back. A transaction whose rows cannot be rolled back in parts has the single part 0. `tables_apart`: the
+    parts that the spool keeps, each with the rows of one table only, so that a table that fails can be excluded."""
 
     spool: Spool | None = None
     counts: dict[int, dict[Table, int]] = field(default_factory=dict)
     aborted: set[int] = field(default_factory=set)
     truncated: set[tuple[int, TableId]] = field(default_factory=set)
     partial: dict[TableId, list[tuple[pa.Table, Uint64s]]] = field(default_factory=dict)
+    tables_apart: SpoolParts = field(default_factory=SpoolParts)
 
     def write(self, open_spool: OpenSpool, batches: list[ChangeBatch], parts: Uint64s | None) -> None:
         """Write one piece into the spool. `parts`: each row's part, in index order; None if no row can be rolled back
@@ -38,7 +41,7 @@ class SpooledRows:
             return
         if self.spool is None:
             self.spool = open_spool()
-        self.spool.write(batches, parts)
+        self.spool.write(batches, self.tables_apart.count(batches, parts))
         for batch in batches:
             self._account(batch, np.zeros(len(batch.index), np.uint64) if parts is None else parts[batch.index])
 
@@ -87,7 +90,7 @@ class SpooledRows:
             self.discard()
             return None
         self.spool.finish()
-        return SpooledTransaction(
+        found = SpooledTransaction(
             xid=xid,
             position=position,
             commit_ts=commit_ts,
@@ -99,6 +102,7 @@ class SpooledRows:
             partial=self._partial_keys(),
             origin=origin,
         )
+        return self.tables_apart.divide(found)
 
     def _partial_keys(self) -> dict[TableId, KeySet]:
         aborted = np.fromiter(self.aborted, np.uint64, len(self.aborted))

@@ -50,11 +50,8 @@ class ServerReadOnly(RightMissing):
 
 def failure_text(error: ConfigurationError, table: TableId) -> str:
     """Return why a captured table fails alone, and what to do, from the error that its rows caused."""
-    why, remedy = str(error).splitlines()[0], error.remedy or ""
-    again = f"run `cdcflow backfill {word(table)}`"
-    if "then start again" in remedy:
-        return f"{why}; {remedy.replace('then start again', f'then start again or run `cdcflow apply`, and {again}')}"
-    return f"{why}; {remedy.removesuffix(READ_ANEW)}{again}" if remedy.endswith(READ_ANEW) else f"{why}; {remedy}"
+    text, again = errors.failure_text(error, table), f"run `cdcflow backfill {word(table)}`"
+    return f"{text.removesuffix(READ_ANEW)}{again}" if text.endswith(READ_ANEW) else text
 
 
 def engine_refusal(table: TableId, engine: str) -> tuple[str, str]:

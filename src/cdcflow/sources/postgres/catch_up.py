@@ -29,7 +29,7 @@ from cdcflow.capture.ports.stream import Stream, StreamEvent
 from cdcflow.errors import CdcflowError
 from cdcflow.model.position import Position
 from cdcflow.sources.postgres.connection import Connection, Connector, has_no_encoding, literal, mapping_errors
-from cdcflow.sources.postgres.copy_reader import CopyReader
+from cdcflow.sources.postgres.copy_reader import CopyReader, error_of
 from cdcflow.sources.postgres.lsn import Lsn, lsn_of, position_of
 from cdcflow.sources.postgres.stream import (
     BYTES_MAX,
@@ -37,17 +37,18 @@ from cdcflow.sources.postgres.stream import (
     CheckSlot,
     MakeDecoder,
     NeedsText,
-    error_of,
     map_stream_error,
     plugin_options,
     position_after,
 )
+from cdcflow.sources.postgres.unconvertible import SQLSTATES
 
 _BACKLOG = (
     "SELECT restart_lsn::text, confirmed_flush_lsn::text, pg_catalog.pg_current_wal_flush_lsn()::text "
     "FROM pg_catalog.pg_replication_slots WHERE slot_name = "
 )
 _SPILLED = "SELECT spill_bytes::text FROM pg_catalog.pg_stat_replication_slots WHERE slot_name = "
+_NO_ROOM = (psycopg.errors.ConfigurationLimitExceeded, psycopg.errors.DiskFull)
 _NAME_BYTES_MAX = 63
 CANCEL_WAIT_S = 5.0
 
@@ -236,13 +237,16 @@ class CatchingUp:
         self._more = False
 
     def _window(self) -> list[StreamEvent]:
-        """Return the events of a window that have arrived. If the server has no room for the window, change over to the
-        stream."""
+        """Return the events of a window that have arrived. If the server has no room for the window, or cannot convert
+        a text in it, change over to the stream."""
         try:
             return self._read()
-        except (psycopg.errors.ConfigurationLimitExceeded, psycopg.errors.DiskFull):
+        except psycopg.Error as error:
+            if not isinstance(error, _NO_ROOM) and error.sqlstate not in SQLSTATES:
+                raise
             # The server keeps a window's changes in a temporary file until it sends them, and a window has whole
-            # transactions. The stream needs no such file, so neither temp_file_limit nor a full disk stops it.
+            # transactions. The stream needs no such file, so neither temp_file_limit nor a full disk stops it. A text
+            # that cannot be converted ends the stream, too, but after the transactions before it, and with its table.
             self._decoder.close()
             self._leaving = True
             return []

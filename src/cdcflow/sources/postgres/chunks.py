@@ -307,6 +307,8 @@ class PostgresChunks(ChunkDialect[Connection, Share, PagesRead]):
                 self._lock_tables(connection, table, root, leaves)
                 snapshot, described = self._look(connection, table, root, leaves, seen_at)
             yield OpenTable(connection, table, root, snapshot, described, self._decoders, shares)
+        except (psycopg.errors.UntranslatableCharacter, psycopg.errors.CharacterNotInRepertoire) as error:
+            raise _no_text(error, table) from None
         except psycopg.errors.InsufficientPrivilege as error:
             # LOCK was refused, or a COPY after it: no lock prevents changes of rights and policies.
             raise _right_missing(error, connection, table, leaves) from None
@@ -501,6 +503,17 @@ def _right_missing(
     else:
         return map_error(error, f"reading {table}")
     return RightMissing(f"reading {table}: {said}", remedy=f"run {statement}")
+
+
+def _no_text(error: psycopg.Error, table: TableId) -> CdcflowError:
+    """Return the error for rows with a text that the server cannot convert."""
+    return ConfigurationError(
+        f"reading {table}: the server cannot send a text of it as UTF-8, because it has bytes that are no character in "
+        f"the encoding of its database (SQLSTATE {error.sqlstate})",
+        remedy="correct its rows at the source, or leave the table out of source.tables (write !schema.table), "
+        "then start again",
+        runbook="value-not-representable",
+    )
 
 
 def _whole_of(connection: Connection, root: int, table: TableId) -> str:

@@ -24,7 +24,7 @@ from psycopg import pq
 from cdcflow.errors import SourceUnavailable
 from cdcflow.sources.engine.buffers import PAD, protocol_error
 from cdcflow.sources.engine.compiled_module import compiled_module
-from cdcflow.sources.engine.descriptors import READABLE, wait_until
+from cdcflow.sources.engine.descriptors import READABLE, WRITABLE, wait_until
 from cdcflow.sources.postgres.wire import Joined, join_messages
 
 compiled = compiled_module("cdcflow.sources.postgres.compiled.drain")
@@ -42,6 +42,7 @@ _SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
 _HEADER = len(_SIGNATURE) + 8
 _EMPTY = b"w" + bytes(24)
 _ONE_COLUMN = b"\x00\x01"
+ANSWER_MAX_S = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,37 @@ class CopyReader:
         if data[:2] != _ONE_COLUMN or int.from_bytes(data[2:6]) != len(data) - 6:
             raise _not_messages()
         return _EMPTY + data[6:]
+
+
+def begin_copy(pg: pq.abc.PGconn, command: str) -> None:
+    """Send a command that begins a COPY in both directions, and wait for its beginning.
+
+    Raises:
+        psycopg.Error: the server refuses, or does not answer.
+    """
+    pg.send_query(command.encode())
+    while pg.flush():
+        _answer_awaited(WRITABLE, pg.socket)
+    while pg.is_busy():
+        _answer_awaited(READABLE, pg.socket)
+        pg.consume_input()
+    result = pg.get_result()
+    if result is None or result.status != pq.ExecStatus.COPY_BOTH:
+        while pg.get_result() is not None:
+            pass
+        raise error_of(result)
+
+
+def error_of(result: pq.abc.PGresult | None) -> psycopg.Error:
+    """Return the error that a result reports instead of success."""
+    if result is None:
+        return psycopg.OperationalError("the server did not answer")
+    return psycopg.errors.error_from_result(result)
+
+
+def _answer_awaited(event: int, descriptor: int) -> None:
+    if not wait_until(event, descriptor, ANSWER_MAX_S):
+        raise psycopg.OperationalError(f"the server did not answer in {ANSWER_MAX_S} s")
 
 
 def _not_messages() -> SourceUnavailable:

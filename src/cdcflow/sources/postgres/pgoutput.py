@@ -33,18 +33,19 @@ import pyarrow as pa
 from cdcflow.capture.interleave.messages import Advanced, ChangesRefused, Committed, MarkSeen, RowsFilled
 from cdcflow.capture.ports.log import OpenSpool
 from cdcflow.capture.ports.stream import StreamEvent
-from cdcflow.errors import InvariantViolated, SourceUnavailable
+from cdcflow.errors import InvariantViolated, SourceUnavailable, TableMisfit
 from cdcflow.model.change import ChangeBatch, Int64s, Run, Uint64s
 from cdcflow.model.position import Token
 from cdcflow.model.table import Identity, Table, TableId
 from cdcflow.sources.engine.buffers import Buffer, protocol_error
 from cdcflow.sources.engine.changes import ShapedRows, Truncate, batches_by_shape, number_rows, split_at_marks
+from cdcflow.sources.engine.errors import failure_text
 from cdcflow.sources.engine.numbered_tables import NumberedTables
 from cdcflow.sources.engine.selection import CapturedTableRefused
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled, layout_of
 from cdcflow.sources.postgres.lsn import EPOCH_US, Lsn, position_of, positions
 from cdcflow.sources.postgres.rewrites import Changed
-from cdcflow.sources.postgres.spooled import PendingTransaction, RelationShape, Shapes, SpooledMark
+from cdcflow.sources.postgres.spooled import PendingTransaction, RefusedRows, RelationShape, Shapes, SpooledMark
 from cdcflow.sources.postgres.tuples import changes_of
 from cdcflow.sources.postgres.types import DescribedTable, Policy, describe_table
 from cdcflow.sources.postgres.wire import (
@@ -114,6 +115,7 @@ class _Contents:
     origins: dict[int, str] = field(default_factory=dict)
     purges: list[SpooledMark] = field(default_factory=list)
     beats: list[int] = field(default_factory=list)
+    refused: list[RefusedRows] = field(default_factory=list)
 
 
 class PgoutputDecoder:
@@ -170,7 +172,7 @@ class PgoutputDecoder:
         self._hidden = hidden
         self._less_sent = less_sent
         self._take_refused = take_refused
-        self._refused: list[CapturedTableRefused] = []
+        self._refused: list[RefusedRows] = []
         self._reached = skip_until
         self._left_out: set[int] = set()
         self._filled: list[RowsFilled] = []
@@ -210,8 +212,9 @@ class PgoutputDecoder:
 
         Raises:
             SourceUnavailable: bytes that the protocol does not allow; nothing was lost, connect again.
-            ConfigurationError: a value that the column's policy does not allow.
-            InvariantViolated: a message that is not known, out of order, or of an unknown relation.
+            ConfigurationError: the values of one column are too large.
+            InvariantViolated: a message that is not known, out of order, or of an unknown relation; or a value that
+                its type does not have.
         """
         if not len(messages):
             return []
@@ -219,13 +222,14 @@ class PgoutputDecoder:
         events = self._decode(messages)
         # The requests to read again come first, so that no position after a row in the new shape becomes durable
         # without them. So do refusals: rows of these tables may be missing among the events.
-        refused = [ChangesRefused(r.table, r.reason, before, is_checked=True) for r in self._all_refused()]
+        refused = [ChangesRefused(r.table, r.reason, before, is_checked=r.is_checked) for r in self._take_all_refused()]
         filled = self.take_filled()
         return [*refused, *filled, *events] if refused or filled else events
 
-    def _all_refused(self) -> list[CapturedTableRefused]:
-        found, self._refused = [*self._take_refused(), *self._refused], []
-        return found
+    def _take_all_refused(self) -> list[RefusedRows]:
+        described = [RefusedRows(r.table, r.reason, is_checked=True) for r in self._take_refused()]
+        found, self._refused = [*described, *self._refused], []
+        return list({r.table: r for r in reversed(found)}.values())
 
     def take_filled(self) -> list[RowsFilled]:
         """Return the tables to be read again that no call of `decode` has returned.
@@ -324,6 +328,7 @@ class PgoutputDecoder:
         first = int(np.searchsorted(ends, self._skip_until, side="right"))  # those before are in the log already
         skipped = int(commits[first - 1]) if first else -1
         rows, batches, rows_before = self._rows(frames, skipped + 1, self._shapes, 0, plain=not inside)
+        self._refused += rows.refused
         messages = _messages(rows)
         number = np.searchsorted(begins, messages, side="right") - 1
         if len(number) and ((number < 0).any() or (messages > commits[number]).any()):
@@ -549,10 +554,21 @@ class PgoutputDecoder:
                 step = max(_CELLS_AT_ONCE // max(len(shape.relation.columns), 1), 1)
                 for begin in range(0, len(mine), step):
                     part = mine[begin : begin + step]
-                    try:
-                        out.changes.append(changes_of(frames, part, header + 4, shape.described, shape.in_identity))
-                    except CapturedTableRefused as refused:
-                        self._refused.append(refused)
+                    self._table_rows(frames, part, header, shape, out)
+
+    def _table_rows(self, frames: Frames, part: Int64s, header: int, shape: RelationShape, out: _Contents) -> None:
+        """Decode row messages of one shape. If some cannot be decoded, their table fails alone: all of these rows are
+        dropped, but inside a stream block only those of the same sub-transaction, which may be rolled back."""
+        try:
+            out.changes.append(changes_of(frames, part, header + 4, shape.described, shape.in_identity))
+        except TableMisfit as why:
+            subxids = frames.buffer.uint32(frames.start[part] + 1) if header else np.zeros(len(part), np.int64)
+            distinct = np.unique(subxids).tolist()
+            if len(distinct) == 1:
+                out.refused.append(_refused_rows(why, shape.described.table.id, distinct[0]))
+                return
+            for subxid in distinct:
+                self._table_rows(frames, part[subxids == subxid], header, shape, out)
 
     def _describe_relation(self, relation: Relation) -> DescribedTable:
         described = self._describe(relation)
@@ -659,6 +675,8 @@ class PgoutputDecoder:
         header = 4 if streamed else 0
         rows, batches, rows_before = self._rows(frames, 0, transaction.shapes, header)
         transaction.marks += rows.marks
+        for refused in rows.refused:
+            transaction.refused.setdefault((refused.subxid, refused.table), refused)
         transaction.purges += rows.purges
         for name in rows.origins.values():
             transaction.origin = name
@@ -687,6 +705,7 @@ class PgoutputDecoder:
             transaction.discard()
             return []
         self._reached = max(self._reached, end)
+        self._refused += transaction.refused.values()
         position = position_of(Lsn(end))
         marks = [m for m in transaction.marks if not m.content.startswith(_HEARTBEAT)]
         seen = [MarkSeen(Token(name_of(m.content)), position, clock) for m in marks]
@@ -697,6 +716,12 @@ class PgoutputDecoder:
         if self._on_commits is not None:
             self._on_commits(np.array([transaction.xid], np.uint64), np.array([begin], np.int64))
         return [Committed(found), *seen]
+
+
+def _refused_rows(why: TableMisfit, table: TableId, subxid: int) -> RefusedRows:
+    if isinstance(why, CapturedTableRefused):
+        return RefusedRows(table, why.reason, is_checked=True, subxid=subxid)
+    return RefusedRows(table, failure_text(why, table), is_checked=False, subxid=subxid)
 
 
 def _messages(rows: _Contents) -> Int64s:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from cdcflow.model.table import TableId
 from cdcflow.sources.engine.spooled import SpooledRows
 from cdcflow.sources.postgres.decoders import Layout
 from cdcflow.sources.postgres.types import DescribedTable
@@ -40,6 +41,17 @@ class SpooledMark:
     content: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedRows:
+    """Rows of a table that could not be decoded. `is_checked`: the checks of the tables show the reason, too; `subxid`:
+    as in `SpooledMark`."""
+
+    table: TableId
+    reason: str
+    is_checked: bool
+    subxid: int = 0
+
+
 @dataclass(slots=True)
 class PendingTransaction(SpooledRows):
     """A transaction that goes into a spool, because it is streamed before its commit, or too large to be kept in memory
@@ -47,7 +59,9 @@ class PendingTransaction(SpooledRows):
 
     Its parts are sub-transactions (0 if it is not streamed). `shapes` apply inside it, and `described` are all
     relations that were described before its commit, each with its message; `partitions` those that directly followed
-    a captured table, each with the number of that table.
+    a captured table, each with the number of that table. `refused`: the rows that could not be decoded, by
+    sub-transaction and table. They are reported with the commit: a table that is read again before it would lack them
+    without a report.
     """
 
     xid: int = 0
@@ -56,6 +70,7 @@ class PendingTransaction(SpooledRows):
     partitions: list[tuple[int, Relation]] = field(default_factory=list)
     marks: list[SpooledMark] = field(default_factory=list)
     purges: list[SpooledMark] = field(default_factory=list)
+    refused: dict[tuple[int, TableId], RefusedRows] = field(default_factory=dict)
     origin: str | None = None
 
     def roll_back(self, subxid: int) -> None:
@@ -65,3 +80,4 @@ class PendingTransaction(SpooledRows):
             self.aborted.add(subxid)
         self.marks = [m for m in self.marks if m.subxid != subxid]
         self.purges = [m for m in self.purges if m.subxid != subxid]
+        self.refused = {at: r for at, r in self.refused.items() if r.subxid != subxid}

@@ -39,7 +39,6 @@ from cdcflow.capture.ports.stream import StreamEvent
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.model.position import Position
 from cdcflow.sources.engine.buffers import PAD
-from cdcflow.sources.engine.descriptors import READABLE, WRITABLE, wait_until
 from cdcflow.sources.engine.stream import BulkStream
 from cdcflow.sources.postgres.connection import (
     Connector,
@@ -49,11 +48,12 @@ from cdcflow.sources.postgres.connection import (
     map_error,
     quote_name,
 )
-from cdcflow.sources.postgres.copy_reader import CopyReader
+from cdcflow.sources.postgres.copy_reader import CopyReader, begin_copy, error_of
 from cdcflow.sources.postgres.lsn import EPOCH_US, START, Lsn, lsn_of, position_of
 from cdcflow.sources.postgres.replay_marks import PlacedMarks
 from cdcflow.sources.postgres.slot import slot_in_use
 from cdcflow.sources.postgres.timeline_watch import TimelineWatch
+from cdcflow.sources.postgres.unconvertible import SQLSTATES, unconvertible
 from cdcflow.sources.postgres.wire import Joined, join_messages
 
 MESSAGES_MAX = 20_000
@@ -66,7 +66,6 @@ LARGE_BYTES_MIN = 256 << 10
 """If this many bytes arrived at once, the next ones are decoded in another thread."""
 STATUS_INTERVAL_S = 1.0
 SILENCE_MAX_S = 60.0
-ANSWER_MAX_S = 30
 ACTIVE_WAIT_S = 5.0
 STREAMED_FROM_KB = 16 << 10
 """The server keeps this much of open transactions before it sends them ahead of their commit (its default: 64 MB). The
@@ -313,15 +312,7 @@ class PostgresStream(BulkStream):
             self._connection.execute(_STREAMED_SOONER.encode())
         if has_no_encoding(self._connection):
             self._connection.execute(b"SET client_encoding = 'SQL_ASCII'")
-        self._pg.send_query(self._command().encode())
-        while self._pg.flush():
-            _answer_awaited(WRITABLE, self._pg.socket)
-        while self._pg.is_busy():
-            _answer_awaited(READABLE, self._pg.socket)
-            self._pg.consume_input()
-        result = self._pg.get_result()
-        if result is None or result.status != pq.ExecStatus.COPY_BOTH:
-            raise error_of(result)
+        begin_copy(self._pg, self._command())
 
     def _command(self) -> str:
         version = self._connection.info.server_version
@@ -348,7 +339,10 @@ class PostgresStream(BulkStream):
             return self._connection_error(error)
         if result is None or result.status in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.COPY_IN):
             return SourceUnavailable(f"{attempted}: the server ended the stream, as it does when it shuts down")
-        return map_stream_error(error_of(result), attempted, self._publication)
+        refusal = error_of(result)
+        if refusal.sqlstate in SQLSTATES:
+            return unconvertible(self._connector, self._command(), refusal, attempted)
+        return map_stream_error(refusal, attempted, self._publication)
 
     def _connection_error(self, error: psycopg.Error) -> CdcflowError:
         if error.sqlstate:
@@ -410,18 +404,6 @@ def position_after(event: StreamEvent) -> Position:
             | ChangesRefused(position=position)
         ):
             return position
-
-
-def error_of(result: pq.abc.PGresult | None) -> psycopg.Error:
-    """Return the error that a result reports instead of success."""
-    if result is None:
-        return psycopg.OperationalError("the server did not answer")
-    return psycopg.errors.error_from_result(result)
-
-
-def _answer_awaited(event: int, descriptor: int) -> None:
-    if not wait_until(event, descriptor, ANSWER_MAX_S):
-        raise psycopg.OperationalError(f"the server did not answer in {ANSWER_MAX_S} s")
 
 
 def _seconds(text: str) -> float:

@@ -23,8 +23,8 @@ from cdcflow.errors import InvariantViolated, TableMisfit
 from cdcflow.model.change import ChangeBatch, Int64s, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Position
 from cdcflow.model.table import Table, TableId, word
+from cdcflow.sources.engine.spool_parts import SpoolParts
 from cdcflow.sources.privacy.rules import PolicyRules
-from cdcflow.sources.privacy.spool_parts import SpoolParts
 
 Bools = npt.NDArray[np.bool_]
 Refused = dict[TableId, TableMisfit]
@@ -126,7 +126,7 @@ class PrivateStream:
     def _rows_leaving(self, run: Transactions) -> LeavingRun:
         found = run_leaving(run, self._rules)
         if isinstance(run, SpooledTransaction) and isinstance(found.run, SpooledTransaction):
-            left = self._notes.parts_of(run.spool).leaving(found.run)
+            left = self._notes.parts_of(run.spool).divide(found.run)
             tables = self._notes.incomplete.get(run.spool, set())
             incomplete = {table: keys for table, keys in left.partial.items() if table in tables}
             found = LeavingRun(left, incomplete, self._notes.refused_in(run) | found.refused, found.tables)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import TableMisfit
 from cdcflow.sources.engine.buffers import Bytes, Cells, binary_array, gather
 from cdcflow.sources.postgres.types import row_texts
 from cdcflow.sources.postgres.types.values import PostgresType, ValueDecoder, Where, unreadable
@@ -28,15 +28,15 @@ def utf8(array: pa.Array, where: Where) -> pa.Array:
     """Return bytes as text.
 
     Raises:
-        ConfigurationError: some bytes are not UTF-8, which only a database with encoding SQL_ASCII sends.
+        TableMisfit: some bytes are not UTF-8, which only a database with encoding SQL_ASCII sends.
     """
     try:
         return array.cast(pa.string())
     except pa.ArrowInvalid:
-        raise ConfigurationError(
+        raise TableMisfit(
             f"decoding {where}: a value is not UTF-8, so the meaning of its bytes is unknown",
-            remedy="leave the table out of source.tables (write !schema.table), and start again; or correct its rows, "
-            "then run `cdcflow run --accept-history-loss`, which begins after them and reads all tables again",
+            remedy="correct its rows at the source, or leave the table out of source.tables (write !schema.table), "
+            "then start again",
             runbook="value-not-representable",
         ) from None
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.config import Special
-from cdcflow.errors import ConfigurationError, InvariantViolated
+from cdcflow.errors import InvariantViolated, TableMisfit
 from cdcflow.model.change import Int64s
 from cdcflow.sources.engine.buffers import Bools, Cells, protocol_error
 
@@ -86,17 +86,18 @@ def apply_policy(array: pa.Array, unholdable: Sequence[Unholdable], where: Where
     the policy.
 
     Raises:
-        ConfigurationError: the policy is to stop.
+        TableMisfit: the policy is to stop.
     """
     for found in unholdable:
         if not found.rows.any() or where.special == "null":
             continue
         if where.special != "clamp" or found.clamped is None:
-            raise ConfigurationError(
+            raise TableMisfit(
                 f"decoding {where}: found {found.what}, which its Arrow type cannot hold, and special_values is "
                 f"{where.special}",
                 remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: text}} (or, where it is not "
-                "part of a key, null or clamp), or source.special_values for all columns, then start again",
+                "part of a key, null or clamp), or source.special_values for all columns, or correct the rows, "
+                "then start again",
                 runbook="value-not-representable",
             )
         array = pc.if_else(pa.array(found.rows), found.clamped, array)

@@ -2,7 +2,7 @@
 
 A spool excludes rows by the sub-transactions that were rolled back. Here the rows of each table in each sub-transaction
 are such a part, with a number that takes the place of the sub-transaction. So the rows of one table can be excluded,
-too, when it turns out that some of them cannot leave the source.
+too, when some of them cannot leave the source.
 """
 
 from __future__ import annotations
@@ -51,8 +51,9 @@ class SpoolParts:
         self.rows[number] += rows
         return number
 
-    def leaving(self, run: SpooledTransaction) -> SpooledTransaction:
-        """Return the transaction with the counts of the rows that are in its spool, by these parts."""
+    def divide(self, run: SpooledTransaction) -> SpooledTransaction:
+        """Return the transaction with these parts, which are numbered differently from those of `run.aborted`, and with
+        the counts of the rows that are in its spool."""
         aborted = frozenset(number for (subxid, _), number in self.numbers.items() if subxid in run.aborted)
         tables: dict[TableId, set[int]] = {}
         for (_, table), number in self.numbers.items():
