@@ -70,7 +70,20 @@ _SQL = (
     (" - ", " + "),
 )
 _ANY_ORDER = frozenset(
-    ("isinstance", "getattr", "cast", "min", "max", "maximum", "minimum", "equal", "and_", "or_", "suppress")
+    (
+        "isinstance",
+        "getattr",
+        "cast",
+        "min",
+        "max",
+        "maximum",
+        "minimum",
+        "equal",
+        "not_equal",
+        "and_",
+        "or_",
+        "suppress",
+    )
 )
 """Functions whose arguments are not swapped: nothing would differ, or nothing would run."""
 _TELLING = ("_tell", "_on_event", "_log", "info", "warning")

@@ -111,6 +111,7 @@ _NEAR: dict[str, Stages] = {
     "model/digest": ((f"{_UNIT}/model",), *_MERGE),
     "model/sqltypes": _MERGE,
     "model/file_layout": ((f"{_UNIT}/config/test_file_layouts.py",),),
+    "capture/spans": ((f"{_UNIT}/cli/test_traces.py",), (f"{_UNIT}/capture",)),
     "capture/": ((f"{_UNIT}/capture",), (_SIMULATION,)),
     "tables/local/": ((f"{_UNIT}/local",), (_LOCAL,)),
     "sources/mysql/statements": (

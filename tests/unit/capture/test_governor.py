@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,7 +28,7 @@ class Probe:
 
     def __init__(self) -> None:
         self.lag: float | None = 0.0
-        self.opened = self.closed = 0
+        self.opened = self.closed = self.measured = 0
         self.error: Exception | None = None
 
     def open(self) -> Probe:
@@ -37,6 +38,7 @@ class Probe:
     def load(self) -> SourceLoad:
         if self.error is not None:
             raise self.error
+        self.measured += 1
         return SourceLoad() if self.lag is None else SourceLoad({"replica_lag": self.lag})
 
     def commit(self) -> float:
@@ -95,6 +97,33 @@ def test_source_that_cannot_be_measured_is_not_read_until_it_can(
     assert probe.closed == probe.opened - 1, "the connection that failed is not used again"
 
 
+def test_reading_that_stays_held_is_reported_once(probe: Probe, tmp_path: Path) -> None:
+    """A backfill may be held for a night, and the same line every ten seconds would hide the others."""
+    told: list[str] = []
+    clock = itertools.count(20.0, 20.0)  # each call is later by more than `TOLD_EVERY_S`
+    governor = Governor(
+        LAG, probe.open, FileLedger(tmp_path), lambda event, _: told.append(event), clock=clock.__next__
+    )
+
+    def measure(times: int) -> None:
+        enough = probe.measured + times
+
+        def is_enough() -> bool:
+            governor.use(LAG, probe.open)  # wakes its thread
+            return probe.measured >= enough
+
+        wait_until(is_enough, "more measurements")
+
+    probe.lag = 20.0
+    want(governor)
+    measure(4)
+    assert told == ["reading held"]
+    probe.lag = 0.0
+    measure(4)
+    assert told == ["reading held", "reading free"]
+    governor.close()
+
+
 def test_measuring_ends_with_the_reading(governor: Governor, probe: Probe) -> None:
     """A connection that nothing uses costs the server something, and an old measurement means nothing later."""
     want(governor)
@@ -134,6 +163,9 @@ def test_processes_share_the_budget_of_a_day(tmp_path: Path) -> None:
     for one in (backfill, comparison):
         one.observe(is_reading=True, in_window=False)
     backfill.count(600, 6_000, 0.1)
+    status = backfill.status()
+    assert status is not None
+    assert status["today"] == {"rows": 600, "bytes": 6_000, "seconds": 0.1}
     comparison.count(300, 3_000, 0.1)
     assert not backfill.pace.ranges_held
     backfill.close()

@@ -201,6 +201,20 @@ def test_standby_is_prepared_before_it_is_active(stage: Callable[..., Stage]) ->
     assert not found.events("lease taken")
 
 
+def test_standby_names_the_active_daemon_in_its_status(stage: Callable[..., Stage]) -> None:
+    """An operator who finds the standby needs the other machine."""
+    lease = Lease(held=False)
+    lease.other = Holder("db-2 (process 7)", since=1_700_000_000.0)
+    found = stage(lease)
+    wait_until(lambda: found.events("standing by"), "the standby to see the holder")
+    status: Any = found.capture.status()["lease"]
+    assert (status["role"], status["holder"], status["holder_since"]) == (
+        "standby",
+        "db-2 (process 7)",
+        1_700_000_000.0,
+    )
+
+
 @pytest.mark.parametrize("op", ["resume-capture", "pause-capture", "handover", "backfill"])
 def test_standby_refuses_commands(stage: Callable[..., Stage], op: str) -> None:
     """A standby that accepted `resume` would resume a capture that was paused at the active daemon since."""

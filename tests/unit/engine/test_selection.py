@@ -78,6 +78,18 @@ def test_settings_that_do_not_fit_a_table_stop_the_first_start() -> None:
     kept.check()
 
 
+def test_table_without_a_key_is_not_a_misfit_when_the_selection_gets_smaller() -> None:
+    """Other settings would not let it in, so it fails alone; a misfit stops the start."""
+
+    def describe(table: Entry) -> None:
+        if table.id == NAMED:
+            raise ConfigurationError("shop.named does not fit")
+
+    found = selected(later=("no key", "add one")).refusing(describe)
+    assert found.only([LATER, NAMED]).misfits == {NAMED}
+    assert found.only([LATER]).misfits == frozenset()
+
+
 DOTTED, TWIN = TableId("a.b", "c"), TableId("a", "b.c")
 
 
