@@ -1,8 +1,9 @@
 """What a derived table costs: a cycle of 1,000 changes, next to the computing of the whole table.
 
-`python -m bench.derived --rows 10000000` prints both, for keys at random in the files and for keys in order. "sums" and
-"having" are continued from the changed rows; for "means" all rows of the changed groups are read. The last cycles have
-what a new process has: the files that earlier ones stored. `--keys text` gives customers texts as their keys.
+`python -m bench.derived --rows 10000000` prints both, for keys at random in the files and for keys in order. "sums",
+"having" and "means" are continued from the changed rows; for "doubles" all rows of the changed groups are read. Some of
+the last cycles have what a new process has: the files that earlier ones stored. One follows a compaction of half of the
+files with orders. `--keys text` gives customers texts as their keys.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.tables.cut import CutTable
-from cdcflow.tables.local import decoded_columns, file_keys, value_places
+from cdcflow.tables.local import compaction, decoded_columns, file_keys, table_files, value_places
 from cdcflow.tables.local.engine import LocalEngine
+from cdcflow.tables.local.scan import Marks
 from cdcflow.tables.local.tables import FileTable
 from cdcflow.tables.merge.policy import DerivedQuery
 from cdcflow.tables.port import Deriver
 
 CHANGES = 1000
-CYCLES, FRESH_CYCLES = 6, 3
+CYCLES, COMPACTED, FRESH_CYCLES = 6, 5, 3
 ROWS_AT_ONCE = 1 << 20
 JOINED = "FROM orders AS o JOIN customers AS c ON o.customer_id = c.id"
 SUMS = f"SELECT o.customer_id, c.name, count(*) AS n, sum(o.amount) AS total {JOINED} GROUP BY o.customer_id, c.name"
@@ -35,6 +37,7 @@ QUERIES = {
     "sums": SUMS,
     "having": f"{SUMS} HAVING sum(o.amount) > 20000",
     "means": "SELECT customer_id, count(*) AS n, avg(amount) AS mean FROM orders GROUP BY customer_id",
+    "doubles": "SELECT customer_id, sum(CAST(amount AS DOUBLE)) AS total FROM orders GROUP BY customer_id",
     "rows": f"SELECT o.id, o.amount, c.name {JOINED}",
 }
 
@@ -91,8 +94,17 @@ class Shop:
         with there.open_file(file) as opened:
             held = opened.read(opened.groups, ["id"]).column(0).to_numpy()
             numbers = np.setdiff1d(np.flatnonzero(np.isin(held, ids)), opened.deleted_rows)
-            marks = (file, np.union1d(numbers, opened.deleted_rows)) if len(numbers) else None
+            marks = (file, Marks.of(opened.deleted_rows, numbers)) if len(numbers) else None
             return opened.take(numbers, there.schema.names), marks
+
+    def compact(self) -> None:
+        """Write half of the table's files again, as a thread of maintenance does."""
+        with closing(self._engine.table(("public", "orders"))) as there:
+            there.snapshot()
+            files = sorted(there.files(), key=there.size_of)[::-2]
+            done = compaction.rewrite(there, files, there.recall_rows(files), ())
+            if not compaction.finish(there, done):
+                raise RuntimeError("the files do not fit the table")
 
     def entry(self, *path: str) -> CutTable:
         with closing(self._engine.table(path)) as there:
@@ -117,6 +129,7 @@ def forget() -> None:
     """Forget what a process ends with."""
     for known in (decoded_columns.DECODED, value_places.PLACES, file_keys.KNOWN):
         known.forget_all()
+    table_files.WRITTEN.forget_all()
 
 
 def seconds(work: Callable[[], object]) -> Cost:
@@ -137,6 +150,8 @@ def run(
         whole = seconds(lambda: deriver.derive("derived.totals", query, before, {}, None, 1))
         cycles = []
         for cut in range(2, CYCLES + FRESH_CYCLES + 2):
+            if cut == COMPACTED + 1:
+                shop.compact()
             shop.change()
             if cut >= CYCLES + 2:
                 forget()
@@ -166,7 +181,7 @@ def main() -> None:
         print(f"keys {'in order' if in_order else 'at random'}: whole {whole[0]:.2f} s, {whole[1]:.2f} s of CPU")
         for number, one in enumerate(cycles, 1):
             parts = ", ".join(f"1/{all_ / part:.0f}" for all_, part in zip(whole, one, strict=True))
-            process = " in a new process" if number > CYCLES else ""
+            process = " in a new process" if number > CYCLES else " after a compaction" if number == COMPACTED else ""
             print(
                 f"  cycle {number}{process}, {CHANGES} changes: {one[0]:.3f} s, {one[1]:.3f} s of CPU: {parts} of that"
             )

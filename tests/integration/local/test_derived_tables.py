@@ -20,13 +20,26 @@ from tests.unit.local.test_derived_units import COLUMNS, SHAPES, Rows, changed, 
 
 from cdcflow import local, wiring
 from cdcflow.config import Config
+from cdcflow.model.file_layout import PartitionField
 from cdcflow.tables.job.derived_tables import report_derived
 from cdcflow.tables.job.engines import Engines
 from cdcflow.tables.job.maintenance import UpkeepPolicy, upkeep
 from cdcflow.tables.job.reports import MergeReport
-from cdcflow.tables.local import decoded_columns, file_keys, file_rewrites, stored_columns, value_places
+from cdcflow.tables.local import (
+    compaction,
+    decoded_columns,
+    derived_inputs,
+    derived_units,
+    deriver,
+    file_keys,
+    file_rewrites,
+    stored_columns,
+    table_files,
+    value_places,
+)
 from cdcflow.tables.local.derived_rows import stored_types
 from cdcflow.tables.local.deriver import LocalDeriver
+from cdcflow.tables.local.engine import LocalEngine
 from cdcflow.tables.local.query_database import QueryDatabase
 from cdcflow.tables.merge.policy import DerivedQuery, Mode, Policies, TablePolicy
 from cdcflow.tables.paths import Warehouse
@@ -41,6 +54,7 @@ Merge = Callable[..., MergeReport]
 @pytest.fixture(autouse=True)
 def _small_files_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of small files are found and taken as those of large ones are (`decoded_columns`, `value_places`)."""
+    monkeypatch.setattr(derived_inputs, "SEARCHED_ROWS", 0)
     monkeypatch.setattr(decoded_columns, "ROWS_MIN", 1)
     monkeypatch.setattr(value_places, "IN_MEMORY_BYTES_MAX", 0)
 
@@ -49,6 +63,7 @@ def forget_files() -> None:
     """Forget what this process knows about files, as the next process does."""
     for known in (decoded_columns.DECODED, value_places.PLACES, file_keys.KNOWN):
         known.forget_all()
+    table_files.WRITTEN.forget_all()
 
 
 def queries(*names: str) -> Policies:
@@ -135,7 +150,9 @@ def run_history(merge: Merge, log: HandLog, warehouse: Path, format_name: str, s
     for number in range(4):
         for _ in range(chance.choice([1, 1, 2])):
             tables.change()
-        merge(log.root, warehouse, policies=queries(*names))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(derived_inputs, "SEARCHED_ROWS", chance.choice([0, 1 << 14]))
+            merge(log.root, warehouse, policies=queries(*names))
         assert found(warehouse) == expected(tables, names), f"CDCFLOW_DERIVED_SEED={seed} after merge {number}"
         if chance.random() < 0.5:
             forget_files()
@@ -253,7 +270,7 @@ def test_planted_difference_is_found(hand_log: HandLog, warehouse: Path) -> None
     equal = ["derived.all", "derived.distinct", "derived.groups", "derived.having", "derived.rows"]
     assert [name for name, one in found.items() if one.is_equal] == equal
     cheaper = "; merge.tables.each.public.a.sort_by: [k] makes that cheaper"
-    plain = "its column n is not a plain count, sum, min or max"
+    plain = "its column n is not a plain count, sum, avg, min or max"
     assert found["derived.distinct"].how == f"by k, reading all rows of these: {plain}{cheaper}"
     assert found["derived.having"].how == "by k, from changed rows"
     assert found["derived.rows"].how == "by id, reading all rows of these: it has no groups"
@@ -340,6 +357,85 @@ def test_next_process_computes_no_index_again(
     tables.change()
     merge(hand_log.root, warehouse, policies=queries(*names))
     assert found(warehouse) == expected(tables, names)
+
+
+def compact(warehouse: Path, format_name: str) -> set[str]:
+    """Write all rows of the table `a` into new files, as maintenance does, and return the names of these."""
+    with closing(LocalEngine(warehouse, format_name)) as engine, closing(engine.table(("public", "a"))) as there:
+        there.snapshot()
+        files = there.files()
+        done = compaction.rewrite(there, files, there.recall_rows(files), ())
+        with engine.upkeep_lease():
+            assert compaction.finish(there, done)
+        there.snapshot()
+        return {str(there.path_on_disk(file)) for file in there.files()}
+
+
+def test_first_merge_after_a_compaction_costs_as_much_as_others(
+    merge: Merge, hand_log: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of rewritten files have not changed, and what is needed of these files was computed with them."""
+    names = ("groups", "distinct", "conditional")
+    parts = [PartitionField.parse("bucket(3, id)")] if format_name == "iceberg" else []
+    policies = replace(queries(*names), each={"public.a": TablePolicy(partition_by=tuple(parts))})
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
+    monkeypatch.setattr(deriver, "CHANGED_MIN", 12)
+    tables, a = Tables(hand_log, random.Random(8)), TABLES["a"]
+    rows = tables.rows["a"]
+    rows |= {id_: some_row(tables.chance, "a", id_) for id_ in range(20, 80)}
+    hand_log.segment([(a, "c", rows[id_]) for id_ in range(20, 80)])
+    computed, right = set[str](), stored_columns._store
+
+    def store(place: stored_columns.StoredPlace, *more: Any) -> None:
+        computed.add(str(place.data))
+        right(place, *more)
+
+    monkeypatch.setattr(stored_columns, "_store", store)
+
+    def change(ids: range, wanted: Policies) -> None:
+        rows.update({id_: some_row(tables.chance, "a", id_) for id_ in ids})
+        hand_log.segment([(a, "u", rows[id_]) for id_ in ids])
+        merge(hand_log.root, warehouse, policies=wanted)
+        if wanted.derived:
+            assert found(warehouse) == expected(tables, names)
+
+    merge(hand_log.root, warehouse, policies=policies)
+    change(range(20, 23), policies)
+    without = replace(policies, derived={})
+    with counted(monkeypatch) as seen:
+        for first, before in ((30, policies), (40, without)):
+            change(range(first, first + 3), before)
+            files = compact(warehouse, format_name)
+            assert files <= computed
+            computed.clear()
+            change(range(first + 2, first + 5), policies)
+            assert not files & computed
+    assert not any(seen)
+    assert len(seen) == 3 * len(names)
+
+
+def test_mean_is_continued_by_the_count_of_rows_while_no_row_has_null(
+    merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`count(*)` counts a row without a value, too; the files of the table show whether there may be one."""
+    tables, a, names = Tables(hand_log, random.Random(4)), TABLES["a"], ("means of counted rows",)
+    recomputed, right = list[int](), derived_units.recompute
+
+    def recompute(*given: Any) -> Any:
+        recomputed.append(len(values))
+        return right(*given)
+
+    monkeypatch.setattr(deriver, "recompute", recompute)
+    values: list[int | None] = []
+    for value in (3, 8, 1, None, 5, 2):
+        values.append(value)
+        id_ = 7 + len(values) // 2
+        row = {"id": id_, "k": 1, "x": value, "s": "a"}
+        hand_log.segment([(a, "u" if id_ in tables.rows["a"] else "c", row)])
+        tables.rows["a"][id_] = row
+        merge(hand_log.root, warehouse, policies=queries(*names))
+        assert found(warehouse) == expected(tables, names)
+    assert recomputed[0] == 4
 
 
 ROWS = 40

@@ -113,6 +113,21 @@ SHAPES: Mapping[str, tuple[str, str]] = {
         "k x",
         "SELECT x AS k, k AS x, count(*) AS n FROM a GROUP BY a.x, a.k HAVING k > 1",
     ),
+    "means": ("k", "SELECT k, avg(x) AS m, count(x) AS v, sum(x) AS t FROM a GROUP BY k"),
+    "means of counted rows": ("k", "SELECT k, count(*) AS n, avg(x) AS m FROM a GROUP BY k"),
+    "means of large numbers": ("x", "SELECT x, avg(id) AS m, count(*) AS n FROM a GROUP BY x"),
+    "means of a join": (
+        "k",
+        "SELECT a.k, avg(b.id) AS m, avg(a.x * b.y) FILTER (WHERE b.y > 1) AS p, count(*) AS n,"
+        " count(a.x * b.y) FILTER (WHERE b.y > 1) AS v FROM a JOIN b ON a.k = b.id GROUP BY a.k",
+    ),
+    "means of a left join": (
+        "k",
+        "SELECT a.k, avg(b.id) AS m, count(*) AS n FROM a LEFT JOIN b ON a.k = b.id GROUP BY a.k",
+    ),
+    "means without a count": ("k", "SELECT k, avg(x) AS m FROM a GROUP BY k"),
+    "means of quotients": ("k", "SELECT k, avg(x / 3) AS m, count(x / 3) AS v FROM a GROUP BY k"),
+    "having a mean": ("k", "SELECT k, avg(x) AS m, count(x) AS v FROM a GROUP BY k HAVING avg(x) > 1.5 AND m <> 2"),
     "no condition": ("k", "SELECT a.k, count(*) AS n FROM a CROSS JOIN b WHERE b.y = 1 GROUP BY a.k"),
 }
 """The key of a derived table, and its query."""
@@ -134,6 +149,9 @@ class Given:
 
     def rows(self, columns: Sequence[str]) -> pa.Table:
         return self.table.select(columns)
+
+    def may_have_null(self, column: str) -> bool:
+        return bool(self.table.column(column).null_count)
 
     def rows_with(self, columns: Sequence[str], column: str, values: pa.ChunkedArray) -> pa.Table:
         wanted = values.cast(self.table.schema.field(column).type)
@@ -233,6 +251,7 @@ CONTINUED = (
     "groups with more than the key", "sums of filtered values", "sums of a left join", "decimals",
     "two left joins", "left join on what another lacks", "other comparison",
     "having", "having a quotient", "having over a join", "having without a count",
+    "means", "means of counted rows", "means of large numbers", "means of a join", "having a mean",
 )  # fmt: skip
 
 
@@ -320,3 +339,42 @@ def test_continued_rows_are_those_of_the_query_in_many_histories(db: QueryDataba
         assert wrong == 0, f"{SEED} {number}"
         times += some
     assert times > 300
+
+
+class _Read(Given):
+    """An input that notes the groups whose rows were read."""
+
+    def __init__(self, rows: Rows, read: set[int]) -> None:
+        super().__init__(rows, COLUMNS["a"])
+        self._read = read
+
+    def rows_with(self, columns: Sequence[str], column: str, values: pa.ChunkedArray) -> pa.Table:
+        self._read |= set(values.to_pylist())
+        return super().rows_with(columns, column, values)
+
+
+def test_means_are_continued_to_the_last_bit(db: QueryDatabase) -> None:
+    """A mean that is continued is compared with one that is computed, and copied to readers who compare it, too."""
+    chance, known = random.Random(SEED), increments(db, "means of large numbers")
+    assert known is not None
+    sizes = [chance.choice([1, 2, 3, 7, 49, 511, 512, 513]) for _ in range(60)]
+    groups = [(number, size, 1 << chance.randrange(2, 51 - size.bit_length())) for number, size in enumerate(sizes)]
+    groups += [(60, 2, 1 << 52), (61, 3, 1 << 62)]
+    listed = [(x, most) for x, size, most in groups for _ in range(size)]
+    rows: Rows = {n: {"id": chance.randrange(-most, most), "x": x} for n, (x, most) in enumerate(listed)}
+    present = arrow(db, SHAPES["means of large numbers"][1], {"a": rows})
+    for _ in range(3):
+        after = dict(rows)
+        for n in {chance.choice([n for n, row in rows.items() if row["x"] == x]) for x, _, _ in groups}:
+            after[n] = {"id": chance.randrange(-listed[n][1], listed[n][1]), "x": rows[n]["x"]}
+        read = set[int]()
+        changes = {"a": (difference(rows, after, "a"), difference(after, rows, "a"))}
+        placed = present.append_column(PLACE, pa.array(range(len(present)), pa.int64()))
+        found = continue_rows(db, known, changes, {"a": _Read(after, read)}, partial(_same, placed))
+        db.forget()
+        rows, present = after, arrow(db, SHAPES["means of large numbers"][1], {"a": after})
+        assert found is not None
+        assert sorted(map(repr, rows_of(found[1]))) == sorted(map(repr, rows_of(present))), (
+            f"CDCFLOW_DERIVED_SEED={SEED}"
+        )
+        assert read <= {x for x, size, most in groups if size > 512 or most > 1 << 50}

@@ -1,6 +1,7 @@
 """Compute the rows of a derived table from their last values and the changed rows alone, where that is exact.
 
-For a query of groups whose aggregates are counts, sums of whole numbers and decimals, least and greatest values:
+For a query of groups whose aggregates are counts, sums of whole numbers and decimals, means of whole numbers, least and
+greatest values:
 
     changed rows ⋈ rows of the other inputs ──▶ weights of +1 and -1 ──▶ per group: how much each aggregate changes
     the table's present row of the group ───────────────────────────────────▶ present value + change
@@ -17,6 +18,13 @@ A value that this does not determine is computed from all rows of the unit, as f
 - A sum may have lost its last value, and become NULL. If it is not zero, it has values; a count of them decides, too.
 - A least value was removed, or one as small.
 - A group is not in the table, and HAVING may have excluded it before.
+
+A mean of whole numbers is continued from its sum, which is mean * count, rounded: if a sum is less than 2^50, the two
+roundings before are an error of less than 1/2. DuckDB divides with 53 bits or more, then rounds to 53. That gives what
+one division with 53 bits gives, unless the first rounding leads to the middle between two numbers. A quotient by n that
+is elsewhere is at least 1 / (n * 2^54) of itself away from it, and rounding to 64 bits moves it by at most 2^-64. So
+means of up to 512 values are continued. Their count is that of the values, or that of the rows if no row of the input
+has NULL in the column.
 
 Sums of floating-point numbers depend on the order of the rows, so they are not computed in this way.
 """
@@ -40,6 +48,11 @@ PLACE = "_cdcflow_number"
 """
 UNCLEAR = "_cdcflow_unclear"
 """A column that is true in a row with unknown values."""
+
+MEAN_VALUES_MAX = 512
+"""The mean of more values than this is computed from the rows."""
+MEAN_SUM_MAX = 1 << 50
+"""The sum of a mean that is continued is less than this."""
 
 
 def _group(item: int) -> str:
@@ -98,33 +111,55 @@ class Increments:
         return f"SELECT {', '.join(listed)} FROM {lineage.from_sql(views)}{where}"  # noqa: S608  rendered from a checked tree
 
     def changes_sql(self, parts: Sequence[str]) -> str:
-        """Return the query for how the aggregates of each group change. `parts`: views of `changed_sql`."""
+        """Return the query for how the aggregates of each group change. `parts`: queries of `changed_sql`."""
         listed = [_group(n) for n in self.groups]
         listed.append(f"{_difference('count(*)', '')} AS {_ROWS}")
         for n, item in self.aggregates:
-            over = f"{item.function}({_change(n)})" if item.sql else "count(*)"
+            function = "sum" if item.function == "avg" else item.function
+            over = f"{function}({_change(n)})" if item.sql else "count(*)"
             condition = f" AND {_where(n)}" if item.condition else ""
             if item.function in ("min", "max"):
                 listed.append(f"{over} FILTER (WHERE {_WEIGHT} > 0{condition}) AS {_change(n)}")
                 listed.append(f"{over} FILTER (WHERE {_WEIGHT} < 0{condition}) AS {_removed_value(n)}")
                 continue
             listed.append(f"{_difference(over, condition)} AS {_change(n)}")
-            if item.function == "sum":
+            if item.function in ("sum", "avg"):
                 listed.append(f"{_difference(f'count({_change(n)})', condition)} AS {_values(n)}")
-        union = " UNION ALL ".join(f"SELECT * FROM {part}" for part in parts)  # noqa: S608  cdcflow's own
+        union = " UNION ALL ".join(parts)
         return f"SELECT {', '.join(listed)} FROM ({union}) GROUP BY {', '.join(_group(n) for n in self.groups)}"  # noqa: S608  cdcflow's own
 
     def columns_of_changes(self) -> list[tuple[str, int]]:
         """Return those columns of `changes_sql` that must have the type of a column of the result, each with the number
         of that item."""
         found = [(_group(n), n) for n in self.groups]
-        found += [(_change(n), n) for n, _ in self.aggregates]
+        found += [(_change(n), n) for n, item in self.aggregates if item.function != "avg"]
         return found + [(_removed_value(n), n) for n, item in self.aggregates if item.function in ("min", "max")]
+
+    def sums_of_means(self) -> list[tuple[str, int]]:
+        """Return those columns of `changes_sql` that are sums of whole numbers for a mean, each with the number of that
+        item."""
+        return [(_change(n), n) for n, item in self.aggregates if item.function == "avg"]
+
+    @property
+    def columns_without_null(self) -> list[tuple[str, str]]:
+        """The columns, each with its table, in which no row may have NULL: a count of rows is the count of their values
+        (see `count_for_mean`)."""
+        found = []
+        for n, item in self.aggregates:
+            if item.function == "avg" and item.column is not None and self._count_of_values(n) is None:
+                joined = self.lineage.joined[item.column[0]]
+                found.append((joined.table, joined.columns[item.column[1]][0]))
+        return found
+
+    def columns_of_units(self) -> list[str]:
+        """Return the columns of `changes_sql` that form a unit."""
+        return [_group(self._item_named(name)) for name in self.lineage.units]
 
     def units_sql(self, changes: str) -> str:
         """Return the query for the units of the groups that change."""
-        places = [self._item_named(name) for name in self.lineage.units]
-        listed = ", ".join(f"{_group(n)} AS {unit_column(number)}" for number, n in enumerate(places))
+        listed = ", ".join(
+            f"{column} AS {unit_column(number)}" for number, column in enumerate(self.columns_of_units())
+        )
         return f"SELECT DISTINCT {listed} FROM {changes}"  # noqa: S608  cdcflow's own
 
     def unclear_sql(self, rows: str) -> str:
@@ -183,6 +218,10 @@ class Increments:
                 if values is not None:
                     return f"CASE WHEN {self._value(values)} > 0 THEN {total} END"
                 return f"CASE WHEN {present} IS NOT NULL OR d.{_values(item)} > 0 THEN {total} END"
+            case "avg":
+                count = self._value(self.count_for_mean(item))
+                total = f"({self._previous_sum(item)} + CAST({change} AS DOUBLE))"
+                return f"CASE WHEN {count} > 0 THEN {total} / CAST({count} AS DOUBLE) END"
             case function:
                 return f"{'least' if function == 'min' else 'greatest'}({present}, {change})"
 
@@ -197,6 +236,12 @@ class Increments:
                 if self._count_of_values(item) is not None:
                     return ""
                 return f"(d.{_values(item)} < 0 AND coalesce({present} = -d.{_change(item)}, true))"
+            case "avg":
+                values, total = self._value(self.count_for_mean(item)), self._previous_sum(item)
+                change = f"CAST(d.{_change(item)} AS DOUBLE)"
+                is_known = f"{values} <= {MEAN_VALUES_MAX} AND greatest(abs({total}), abs({change})) < {MEAN_SUM_MAX}"
+                has_values = f"({values} - d.{_values(item)} > 0) = ({present} IS NOT NULL)"
+                return f"NOT ({is_known} AND {has_values})"
             case function:
                 compared = "<=" if function == "min" else ">="
                 removed = f"d.{_removed_value(item)}"
@@ -235,6 +280,26 @@ class Increments:
         own = self.items[item]
         return next((n for n, i in self.aggregates if i == ResultItem(own.sql, "count", own.condition)), None)
 
+    def count_for_mean(self, item: int) -> int:
+        """Return the number of the item that counts the values of a mean, or the rows that have them.
+
+        Raises:
+            NotCovered: the result has no such item.
+        """
+        own = self.items[item]
+        found = self._count_of_values(item)
+        if found is None and own.column is not None:
+            of_rows = ResultItem("", "count", own.condition)
+            found = next((n for n, i in self.aggregates if i == of_rows), None)
+        if found is None:
+            raise NotCovered(f"its column {self.names[item]} is an avg without a count of its values")
+        return found
+
+    def _previous_sum(self, item: int) -> str:
+        """Return SQL for the sum of a mean before the changes."""
+        count = f"({self._value(self.count_for_mean(item))} - d.{_values(item)})"
+        return f"coalesce(round(p.{quote(self.names[item])} * CAST({count} AS DOUBLE)), 0)"
+
     def _item_named(self, name: str) -> int:
         return [known.lower() for known in self.names].index(name.lower())
 
@@ -251,7 +316,14 @@ def increments_of(lineage: Lineage, names: Sequence[str], types: Sequence[str]) 
     """
     if isinstance(lineage.results, str):
         raise NotCovered(lineage.results)
-    return Increments(lineage, lineage.results, tuple(names), tuple(types))
+    found = Increments(lineage, lineage.results, tuple(names), tuple(types))
+    for n, item in found.aggregates:
+        if item.function != "avg":
+            continue
+        found.count_for_mean(n)
+        if types[n] != "DOUBLE":
+            raise NotCovered(f"its column {names[n]} is an avg of values that are not whole numbers")
+    return found
 
 
 def _difference(aggregate: str, condition: str) -> str:

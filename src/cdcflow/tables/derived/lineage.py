@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cdcflow.tables.derived.queries import is_aggregate
@@ -30,9 +30,9 @@ from cdcflow.tables.sql.trees import Node, function_of, nodes_of
 Render = Callable[[Node], str]
 """A function that returns the SQL text of an expression."""
 
-ADDED = ("count", "count_star", "sum", "min", "max")
+ADDED = ("count", "count_star", "sum", "avg", "min", "max")
 """Aggregates whose new value can be computed from their previous value and the changed rows."""
-_ADDED = "count, sum, min or max"
+_ADDED = "count, sum, avg, min or max"
 
 Column = tuple[int, str]
 """A column of one of the joined tables: the table's number in FROM, and the column's name in lower case."""
@@ -108,11 +108,13 @@ class Reach:
 @dataclass(frozen=True, slots=True)
 class ResultItem:
     """A column of the result of a query with groups. Without `function`, `sql` is an expression of GROUP BY. With
-    `function`, `sql` is the argument of that aggregate ("" for `count(*)`), over the rows that fulfil `condition`."""
+    `function`, `sql` is the argument of that aggregate ("" for `count(*)`), over the rows that fulfil `condition`.
+    `column`: the column that the argument is; `None` if it is an expression, or NULL in rows that a LEFT JOIN adds."""
 
     sql: str
     function: str = ""
     condition: str = ""
+    column: Column | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -638,7 +640,14 @@ class _LineageReader:
             raise NotCovered(f"its column {item.get('alias') or self._render(item)} is not a plain {_ADDED}")
         arguments = [self._qualify(one["expression"]) for one in item["arguments"]]
         condition = self._qualify(item["filter"]) if item.get("filter") else ""
-        return ResultItem(arguments[0] if arguments else "", "count" if name == "count_star" else name, condition)
+        column = self._inner_column(item["arguments"][0]["expression"]) if arguments else None
+        function = "count" if name == "count_star" else name
+        return ResultItem(arguments[0] if arguments else "", function, condition, column)
+
+    def _inner_column(self, node: Node) -> Column | None:
+        """Return the column that an expression is, if it belongs to a table that is not joined by LEFT JOIN."""
+        column = self._resolve(node["column_names"]) if node.get("class") == "COLUMN_REF" else None
+        return None if column is None or self._joined[column[0]].nullable else column
 
     # ── changed rows ────────────────────────────────────────────────────────────────────────────────────────
 

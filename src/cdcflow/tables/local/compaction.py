@@ -13,17 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from cdcflow.model.file_layout import SortColumn
-from cdcflow.model.table import OFFSET
-from cdcflow.tables.local.file_keys import KNOWN, keys_of
+from cdcflow.tables.local.columns_in_use import ColumnsInUse
 from cdcflow.tables.local.scan import NONE, Numbers
 from cdcflow.tables.local.table_files import File, NewFile, TableFiles
+
+COMMIT = {"upkeep": "compact"}
+"""The metadata of its commits. Such a commit changes no row."""
 
 ROW = "_cdcflow_row"
 """The column that has the number of each row while rows are sorted."""
@@ -66,11 +67,9 @@ def rewrite(
         sorted_rows = table.session.in_order(rows.append_column(ROW, pa.array(sources)), order)
         sources, rows = sorted_rows.column(ROW).to_numpy(), sorted_rows.drop_columns([ROW])
     new, written = [], [NONE]
-    indexed = _indexed_columns(table, files)
+    in_use = ColumnsInUse.of(table, files)
     for file, numbers in table.write_files(rows) if len(rows) else ():
-        for column in indexed:
-            keys = rows.select([column, OFFSET]).take(pa.array(numbers))
-            KNOWN.offer(table.content_of_new(file, column), len(keys), partial(keys_of, keys, column), at_once=True)
+        in_use.prepare(table, file, rows, numbers)
         new.append((file, len(numbers)))
         written.append(sources[numbers])
     places = np.empty(len(rows), np.int64)
@@ -94,15 +93,8 @@ def finish(table: TableFiles[File], done: RewrittenFiles) -> bool:
     marked = np.sort(np.concatenate(gone))
     if len(marked) and not table.marks_rows:
         return False
-    table.swap([files[old.path] for old in done.old], _with_marks(done.new, marked), {"upkeep": "compact"})
+    table.swap([files[old.path] for old in done.old], _with_marks(done.new, marked), COMMIT)
     return True
-
-
-def _indexed_columns(table: TableFiles[File], files: Sequence[File]) -> list[str]:
-    """Return the columns by which merges of this process have searched these files: their indexes are in memory. A new
-    file gets its own at once, otherwise the next merge would have to read its keys."""
-    names = [field.name for field in table.schema if pa.types.is_integer(field.type) and field.name != OFFSET]
-    return [n for n in names if any(KNOWN.get(table.content_of(file, n)) is not None for file in files)]
 
 
 def _with_marks(new: Sequence[tuple[NewFile, int]], marked: Numbers) -> list[tuple[NewFile, Numbers]]:

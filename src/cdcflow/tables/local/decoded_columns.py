@@ -3,7 +3,7 @@
 Reading rows at random places of a file costs as much as reading all of its rows, because Parquet is decoded a row group
 at a time. Files never change, so a column is decoded once, into a file that is mapped into memory (`stored_columns`);
 after that, reading a row costs only its bytes, and the kernel can take the pages back. This happens the first time that
-most of a column has to be decoded anyway.
+most of a column has to be decoded anyway, and for files that compaction has just written (`columns_in_use`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 from cdcflow.tables.local.file_keys import KnownColumns
 from cdcflow.tables.local.scan import Numbers, RowGroup, ScannedFile
 from cdcflow.tables.local.stored_columns import MappedArrays, open_or_store
-from cdcflow.tables.local.tables import FileTable
+from cdcflow.tables.local.table_files import File, NewFile, TableFiles
 
 BYTES_MAX = 1 << 30
 """At most about this many bytes of decoded columns are kept."""
@@ -61,7 +61,7 @@ def reads_most(opened: ScannedFile, groups: Sequence[RowGroup]) -> bool:
 
 
 def take_rows(
-    table: FileTable[Any], file: Any, opened: ScannedFile, numbers: Numbers, columns: Sequence[str]
+    table: TableFiles[File], file: File, opened: ScannedFile, numbers: Numbers, columns: Sequence[str]
 ) -> pa.Table:
     """Return these columns of some rows of a file, whose numbers ascend."""
     groups = [g for g in opened.groups if np.diff(np.searchsorted(numbers, [g.first, g.first + g.rows]))[0]]
@@ -77,16 +77,36 @@ def take_rows(
     return pa.table([found[name] for name in columns], schema=schema)
 
 
-def _column(table: FileTable[Any], file: Any, opened: ScannedFile, name: str) -> DecodedColumn | None:
+def _column(table: TableFiles[File], file: File, opened: ScannedFile, name: str) -> DecodedColumn | None:
     """Return a decoded column of a file; `None` if it is not kept, and is not decoded now either."""
     type_ = table.schema.field(name).type
-    content = (table.content_of(file, name), str(type_))
-    place = table.stored_place(file, name, f"values as {type_}")
+    place = table.stored_place(file, name, _kind_of(type_))
 
     def decode() -> DecodedColumn:
         return DecodedColumn(open_or_store(place, lambda: (type_, _decode(opened, name), ())))
 
-    return DECODED.offer(content, len(opened), decode, at_once=True)
+    return DECODED.offer((table.content_of(file, name), str(type_)), len(opened), decode, at_once=True)
+
+
+def keep_new_column(table: TableFiles[Any], file: NewFile, name: str, values: pa.ChunkedArray) -> None:
+    """Keep a column of a file that was just written. `values`: the column, in the order of the file."""
+    type_ = table.schema.field(name).type
+    place = table.stored_place_of_new(file, name, _kind_of(type_))
+
+    def copy() -> DecodedColumn:
+        return DecodedColumn(open_or_store(place, lambda: (type_, values.chunks, ())))
+
+    DECODED.offer((table.content_of_new(file, name), str(type_)), len(values), copy, at_once=True)
+
+
+def kept_columns(table: TableFiles[File], files: Sequence[File]) -> list[str]:
+    """Return the columns that this process keeps decoded for at least one of these files."""
+    types = {field.name: str(field.type) for field in table.schema}
+    return [n for n, t in types.items() if any(DECODED.get((table.content_of(f, n), t)) is not None for f in files)]
+
+
+def _kind_of(type_: pa.DataType) -> str:
+    return f"values as {type_}"
 
 
 def _decode(opened: ScannedFile, name: str) -> Iterator[pa.Array]:

@@ -39,6 +39,7 @@ from cdcflow.tables.formats.delta import (
 )
 from cdcflow.tables.job.failures import reading
 from cdcflow.tables.job.past_tables import VersionGone
+from cdcflow.tables.local import compaction
 from cdcflow.tables.local.arrow_types import TYPES, type_of
 from cdcflow.tables.local.deltalog import Action, Conflict, DeltaLog, File, LogBegun, name_of, unread
 from cdcflow.tables.local.due_checkpoints import DueCheckpoints
@@ -187,6 +188,11 @@ class DeltaTable(FileTable[File]):
             if operation and operation not in HARMLESS and ours(info.get("userMetadata")) is None:
                 found.append(f"{operation}@{newer}")
         return found
+
+    def compactions_since(self, version: int) -> list[tuple[int, int]]:
+        later = range(version + 1, self._log.version + 1)
+        told = {v: ours(_info(self._log.actions(v) or []).get("userMetadata")) for v in later}
+        return [(v - 1, v) for v in later if told[v] == compaction.COMMIT]
 
     @property
     def order(self) -> tuple[SortColumn, ...]:
@@ -425,6 +431,9 @@ class DeltaTable(FileTable[File]):
     def path_on_disk(self, file: File) -> Path | None:
         return None if self._folder.path is None else self._folder.path / name_of(file)
 
+    def path_of_new_on_disk(self, file: File) -> Path | None:
+        return self.path_on_disk(file)
+
     def identity_of(self, file: File) -> Hashable:
         return str(self._folder.place_of(name_of(file))), file.size
 
@@ -461,6 +470,10 @@ class DeltaTable(FileTable[File]):
             return (low, high) if type_ == "string" and len(high) <= TEXT_MAX else None
 
         return [of(file) for file in files]
+
+    def may_have_null(self, file: File, column: str) -> bool:
+        name = _physical(next(f for f in self._fields if f["name"] == column))
+        return bool(file.stats.get("nullCount", {}).get(name) != 0)
 
     def replace(
         self,

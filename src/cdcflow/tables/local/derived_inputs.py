@@ -1,12 +1,12 @@
 """The rows of a table at a version, and the rows that differ between two of its versions, for derived tables.
 
 The difference is found from the files and their deleted rows, so it does not matter what changed the rows: a merge, a
-new backfill, a truncate, another program. Compaction writes the same rows again; equal rows cancel each other.
+new backfill, a truncate, another program. Compaction writes the same rows again; its commits are skipped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -18,12 +18,16 @@ import pyarrow.compute as pc
 from cdcflow.model.table import MISSING, OFFSET
 from cdcflow.tables.cut import CutTable
 from cdcflow.tables.job.past_tables import VersionGone
+from cdcflow.tables.local.column_indexes import has_whole_numbers, hashes_of, index_of
 from cdcflow.tables.local.decoded_columns import reads_most, take_rows
 from cdcflow.tables.local.file_keys import KNOWN
 from cdcflow.tables.local.scan import NONE, Numbers, ScannedFile
 from cdcflow.tables.local.tables import FileTable
-from cdcflow.tables.local.value_places import BY_HASH, BY_VALUE, PLACES, Hashes, ValuePlaces, open_places
+from cdcflow.tables.local.value_places import Hashes
 from cdcflow.tables.merge.modes import CURRENT, mode_of_properties
+
+SEARCHED_ROWS = 1 << 14
+"""If this process wrote a file and keeps its rows, up to this many are searched without opening the file."""
 
 
 class InputVersion:
@@ -78,10 +82,21 @@ class InputVersion:
         for file in self.table.files():
             yield self.table.read(file, columns).select(columns)
 
+    def may_have_null(self, column: str) -> bool:
+        return any(self.table.may_have_null(file, column) for file in self.table.files())
+
     def rows_with(self, columns: Sequence[str], column: str, values: pa.ChunkedArray) -> pa.Table:
         """Return these columns of the rows that have one of the values in `column`."""
         found = find_rows(self.table, columns, column, values)
         return pa.concat_tables([self.empty(columns), *(rows for _, _, rows in found)])
+
+
+OpenVersion = Callable[[int], InputVersion]
+"""A function that opens another version of a table.
+
+Raises:
+    VersionGone: the table no longer has it.
+"""
 
 
 def find_rows(
@@ -93,6 +108,12 @@ def find_rows(
     files = table.files()
     for n, ends in enumerate(table.bounds(files, column)):
         if not wanted.may_be_within(ends):
+            continue
+        rows = table.written_rows(files[n])
+        if rows is not None and len(rows) <= SEARCHED_ROWS:
+            numbers = np.setdiff1d(wanted.pick(rows.select([column])), table.deleted_rows(files[n]), assume_unique=True)
+            if len(numbers):
+                yield n, numbers, rows.select(columns).take(pa.array(numbers))
             continue
         with table.open_file(files[n]) as opened:
             numbers = _find(table, files[n], column, opened, wanted)
@@ -110,7 +131,9 @@ def _find(table: FileTable[Any], file: Any, column: str, opened: ScannedFile, wa
     if known is not None and wanted.ascending is not None:
         return known.find(wanted.ascending, opened.deleted_rows).numbers
     if wanted.can_be_indexed:
-        index = _index(table, file, column, opened, wanted, at_once=reads_most(opened, groups))
+        index = index_of(
+            table, file, column, len(opened), partial(_parts, opened, column), at_once=reads_most(opened, groups)
+        )
         if index is not None and wanted.ascending is not None:
             return index.find(wanted.ascending, opened.deleted_rows, null=wanted.has_null)
         if index is not None:
@@ -119,29 +142,9 @@ def _find(table: FileTable[Any], file: Any, column: str, opened: ScannedFile, wa
     return opened.find(groups, [column], wanted.pick)
 
 
-def _index(
-    table: FileTable[Any], file: Any, column: str, opened: ScannedFile, wanted: _Values, *, at_once: bool
-) -> ValuePlaces | None:
-    """Return the index of a column of a file; `None` if it has no index. `at_once`: create it even if it was not needed
-    before."""
-    what = BY_VALUE if wanted.ascending is not None else f"{BY_HASH} as {wanted.type}"
-
-    def values() -> Iterator[pa.ChunkedArray]:
-        return (opened.read([group], [column]).column(0) for group in opened.groups)
-
-    def read() -> ValuePlaces | None:
-        hash_of = None if wanted.ascending is not None else partial(hashes_of, table)
-        return open_places(table.stored_place(file, column, what), len(opened), values, hash_of)
-
-    return PLACES.offer((table.content_of(file, column), what), len(opened), read, at_once=at_once)
-
-
-def hashes_of(table: FileTable[Any], values: pa.ChunkedArray) -> Hashes:
-    """Return a hash of each value, by DuckDB."""
-    rows = pa.table({"v": values})
-    hashed = table.session.over_own(rows, lambda given: f"SELECT hash(v) AS h FROM {given}")  # noqa: S608  cdcflow's own
-    found: Hashes = hashed.column(0).to_numpy()
-    return found
+def _parts(opened: ScannedFile, column: str) -> Iterator[pa.ChunkedArray]:
+    """Yield a column of all rows of a file, a row group at a time."""
+    return (opened.read([group], [column]).column(0) for group in opened.groups)
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
@@ -156,7 +159,7 @@ class _Values:
 
     def __init__(self, values: pa.ChunkedArray, type_: pa.DataType) -> None:
         """Prepare the search. `ascending` gets the values in order, without NULL, if they are whole numbers."""
-        is_whole = pa.types.is_signed_integer(type_)
+        is_whole = has_whole_numbers(type_)
         self.type = pa.int64() if is_whole else type_
         found = pc.unique(values.cast(self.type))
         self._listed = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
@@ -186,36 +189,73 @@ class _Values:
 
 
 def changed_rows(
-    old: InputVersion, new: InputVersion, columns: Sequence[str], rows_max: int
+    old: InputVersion, new: InputVersion, columns: Sequence[str], rows_max: int, open_version: OpenVersion
 ) -> tuple[pa.Table, pa.Table] | None:
     """Return the rows that the older version has and the newer one has not, and the reverse, each as a bag. Equal rows
-    may be in both.
+    may be in both. `open_version` opens the versions in between that are needed.
 
     Return `None` if there are more than `rows_max`, if the columns have changed, or if the difference is no longer
     known.
     """
-    if any(name not in old.columns or old.columns[name] != new.columns[name] for name in columns):
+    spans = _spans(old, new, open_version)
+    if not all(_have_same(columns, *span) for span in spans):
         return None
-    # Another column may have got the name, and then no file changes.
-    if any(old.table.column_id(name) != new.table.column_id(name) for name in columns):
-        return None
+    gone, come = [old.empty(columns)], [new.empty(columns)]
+    left = rows_max
     with suppress(VersionGone, FileNotFoundError):
-        return _changed_rows(old, new, columns, rows_max)
+        for span in spans:
+            left -= _add_changed_rows(*span, columns, left, gone, come)
+            if left < 0:
+                return None
+        schema = new.empty(columns).schema
+        before, after = (pa.concat_tables([rows.cast(schema) for rows in found]) for found in (gone, come))
+        return before, after
     return None
 
 
-def _changed_rows(
-    old: InputVersion, new: InputVersion, columns: Sequence[str], rows_max: int
-) -> tuple[pa.Table, pa.Table] | None:
+def _spans(old: InputVersion, new: InputVersion, open_version: OpenVersion) -> list[tuple[InputVersion, InputVersion]]:
+    """Return pairs of versions between which rows may have changed. In between are commits of compaction, which
+    replaces files and keeps their rows."""
+    now = {new.table.path_of(file) for file in new.table.files()}
+    if all(old.table.path_of(file) in now for file in old.table.files()):
+        return [(old, new)]
+    found, begin = [], old
+    try:
+        for before, after in new.table.compactions_since(old.entry.version):
+            if before != begin.entry.version:
+                found.append((begin, open_version(before)))
+            begin = new if after == new.entry.version else open_version(after)
+    except (VersionGone, FileNotFoundError):
+        return [(old, new)]
+    return found if begin is new else [*found, (begin, new)]
+
+
+def _have_same(columns: Sequence[str], old: InputVersion, new: InputVersion) -> bool:
+    """Return whether two versions have the same columns of these names."""
+    if any(name not in old.columns or old.columns[name] != new.columns.get(name) for name in columns):
+        return False
+    # Another column may have got the name, and then no file changes.
+    return all(old.table.column_id(name) == new.table.column_id(name) for name in columns)
+
+
+def _add_changed_rows(
+    old: InputVersion,
+    new: InputVersion,
+    columns: Sequence[str],
+    rows_max: int,
+    gone: list[pa.Table],
+    come: list[pa.Table],
+) -> int:
+    """Append the rows that differ between two versions to `gone` and `come`, and return how many these are. If there
+    are more than `rows_max`, append nothing, or only some."""
     before = {old.table.path_of(file): file for file in old.table.files()}
     after = {new.table.path_of(file): file for file in new.table.files()}
-    gone, come = [old.empty(columns)], [new.empty(columns)]
     whole = sum(old.table.row_count(before[path]) for path in before.keys() - after.keys())
     whole += sum(new.table.row_count(after[path]) for path in after.keys() - before.keys())
     if whole > rows_max:
-        return None
+        return whole
     gone += [old.table.read(before[path], columns).select(columns) for path in before.keys() - after.keys()]
-    come += [new.table.read(after[path], columns).select(columns) for path in after.keys() - before.keys()]
+    come += [new.table.recall(after[path], columns).select(columns) for path in after.keys() - before.keys()]
     for path in before.keys() & after.keys():
         one, other = before[path], after[path]
         if old.table.marks_of(one) == new.table.marks_of(other):
@@ -224,10 +264,10 @@ def _changed_rows(
         deleted, restored = np.setdiff1d(is_, was), np.setdiff1d(was, is_)
         whole += len(deleted) + len(restored)
         if whole > rows_max:
-            return None
+            return whole
         with old.table.open_file(one) as opened:
             gone.append(take_rows(old.table, one, opened, deleted, columns))
         if len(restored):
             with new.table.open_file(other) as opened:
                 come.append(take_rows(new.table, other, opened, restored, columns))
-    return pa.concat_tables(gone), pa.concat_tables(come)
+    return whole

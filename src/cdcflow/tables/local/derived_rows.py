@@ -42,8 +42,9 @@ class DerivedRows:
     """The latest version of a derived table, which may not exist yet."""
 
     def __init__(self, there: FileTable[Any], db: QueryDatabase, key: Sequence[str]) -> None:
+        """`db`: for queries over its rows."""
         self._there = there
-        self._db = db
+        self.db = db
         self._key = key
         self._snapshot: TableSnapshot | None = there.snapshot()
         self._present: tuple[pa.Table, pa.Table] | None = None
@@ -90,23 +91,23 @@ class DerivedRows:
         try:
             self._replace(rows, units, metadata, stamp)
         finally:
-            self._db.forget()
+            self.db.forget()
 
     def differences(self, rows: pa.Table, there: InputVersion) -> tuple[int, int]:
         """Return how many of `rows` a version of the table lacks, and how many rows it has that are not among them."""
         names = rows.column_names
         if set(names) != set(there.columns):
             raise CannotFollow("the table has other columns than its query gives", remedy=_AGAIN)
-        one = self._db.give(rows)
-        other = self._db.give(there.rows(names).cast(rows.schema))
+        one = self.db.give(rows)
+        other = self.db.give(there.rows(names).cast(rows.schema))
         try:
             same = " AND ".join(_is_like(rows.schema.field(name)) for name in names)
-            lacks = self._db.count(f"SELECT count(*) FROM {one} n ANTI JOIN {other} o ON ({same})")  # noqa: S608  quoted
-            more = self._db.count(f"SELECT count(*) FROM {other} o ANTI JOIN {one} n ON ({same})")  # noqa: S608  quoted
+            lacks = self.db.count(f"SELECT count(*) FROM {one} n ANTI JOIN {other} o ON ({same})")  # noqa: S608  quoted
+            more = self.db.count(f"SELECT count(*) FROM {other} o ANTI JOIN {one} n ON ({same})")  # noqa: S608  quoted
             extra = len(there.rows(names[:1])) - len(rows) - more + lacks
             return lacks, more + max(extra, 0)
         finally:
-            self._db.forget()
+            self.db.forget()
 
     def _fit(self, schema: pa.Schema, metadata: Mapping[str, Any]) -> None:
         """Give the table the columns of its query's result, if they can be added."""
@@ -125,8 +126,8 @@ class DerivedRows:
         known = {name.lower() for name in rows.column_names}
         if missing := [name for name in self._key if name.lower() not in known]:
             raise CannotFollow(f"its query gives no column {', '.join(missing)}, which its key has")
-        view, key = self._db.give(rows), ", ".join(map(quote, self._key))
-        twice = self._db.count(f"SELECT count(*) FROM (SELECT 1 FROM {view} GROUP BY {key} HAVING count(*) > 1)")  # noqa: S608  quoted
+        view, key = self.db.give(rows), ", ".join(map(quote, self._key))
+        twice = self.db.count(f"SELECT count(*) FROM (SELECT 1 FROM {view} GROUP BY {key} HAVING count(*) > 1)")  # noqa: S608  quoted
         if twice:
             raise CannotFollow(
                 f"its query gives {twice} keys ({', '.join(self._key)}) more than once",
@@ -157,17 +158,17 @@ class DerivedRows:
             old = self._present[1]
         else:
             old = self._old_rows(files, units)
-        given, stood = self._db.give(rows), self._db.give(old)
+        given, stood = self.db.give(rows), self.db.give(old)
         same = " AND ".join(f"o.{quote(n)} IS NOT DISTINCT FROM n.{quote(n)}" for n in rows.column_names)
         among = ""
         if units is not None:
-            view = self._db.give(units[1])
+            view = self.db.give(units[1])
             alike = [f"o.{quote(n)} IS NOT DISTINCT FROM u.{unit_column(i)}" for i, n in enumerate(units[0])]
             among = f" SEMI JOIN {view} u ON ({' AND '.join(alike)})"
-        dead = self._db.arrow(
+        dead = self.db.arrow(
             f"SELECT o.{_FILE}, o.{_NUMBER} FROM {stood} o{among} ANTI JOIN {given} n ON ({same})"  # noqa: S608  quoted
         )
-        come = self._db.arrow(f"SELECT n.* FROM {given} n ANTI JOIN {stood} o ON ({same})").cast(rows.schema)  # noqa: S608  quoted
+        come = self.db.arrow(f"SELECT n.* FROM {given} n ANTI JOIN {stood} o ON ({same})").cast(rows.schema)  # noqa: S608  quoted
         in_file, numbers = (dead.column(n).to_numpy() for n in (0, 1))
         gone = {int(n): np.sort(numbers[in_file == n]) for n in np.unique(in_file)}
         self._commit(files, gone, come, metadata, stamp)

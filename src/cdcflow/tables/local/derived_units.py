@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from cdcflow.tables.derived.lineage import InputRead, Lineage, Reach, unit_column
@@ -21,8 +22,28 @@ class RowsOfInput(Protocol):
     def rows(self, columns: Sequence[str]) -> pa.Table:
         """Return these columns of all rows."""
 
+    def may_have_null(self, column: str) -> bool:
+        """Return whether a row may have NULL in a column."""
+
     def rows_with(self, columns: Sequence[str], column: str, values: pa.ChunkedArray) -> pa.Table:
         """Return these columns of the rows that have one of the values in `column`; NULL is a value, too."""
+
+
+def net_changes(db: QueryDatabase, gone: pa.Table, come: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Return the rows that were removed and those that were added, without those that are in both, as bags."""
+    if not (len(gone) and len(come)):
+        return gone, come
+    names = come.column_names
+    plain = [f"c{n}" for n in range(len(names))]
+    views = [db.give(rows.rename_columns(plain)) for rows in (gone, come)]
+    listed = ", ".join(plain)
+    found = db.arrow(
+        f"SELECT {listed}, CAST(sum(t) AS BIGINT) AS t FROM (SELECT *, -1 AS t FROM {views[0]} UNION ALL"  # noqa: S608  cdcflow's own
+        f" SELECT *, 1 FROM {views[1]}) GROUP BY {listed} HAVING sum(t) <> 0"
+    )
+    times, rows = found.column("t").to_numpy(), found.drop_columns(["t"]).rename_columns(names)
+    less, more = (np.repeat(np.arange(len(times)), np.maximum(n, 0)) for n in (-times, times))
+    return rows.take(pa.array(less)), rows.take(pa.array(more))
 
 
 def recompute(
@@ -30,7 +51,10 @@ def recompute(
 ) -> tuple[pa.Table, pa.Table]:
     """Return the units that changes concern, and the rows of the query's result for these units."""
     parts = [one for reach in lineage.reaches if (one := _find_units(db, lineage, reach, changes, new)) is not None]
-    if parts := [part for part in parts if len(part)]:
+    parts = [part for part in parts if len(part)]
+    if len(parts) == 1:
+        (units,) = parts
+    elif parts:
         units = db.arrow(" UNION ".join(f"SELECT * FROM {db.give(part)}" for part in parts))  # noqa: S608  cdcflow's own
     else:
         listed = ", ".join(f"NULL AS {unit_column(n)}" for n in range(len(lineage.units)))

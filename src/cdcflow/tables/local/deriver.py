@@ -16,6 +16,8 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -32,7 +34,7 @@ from cdcflow.tables.local.derived_functions import function_units, load_function
 from cdcflow.tables.local.derived_increments import continue_rows, read_increments
 from cdcflow.tables.local.derived_inputs import InputVersion, changed_rows
 from cdcflow.tables.local.derived_rows import DerivedRows, stored_types
-from cdcflow.tables.local.derived_units import Changes, recompute
+from cdcflow.tables.local.derived_units import Changes, net_changes, recompute
 from cdcflow.tables.local.query_database import QueryDatabase
 from cdcflow.tables.local.settings_sql import reason_of
 from cdcflow.tables.local.tables import FileTable
@@ -47,6 +49,9 @@ from cdcflow.tables.sql.trees import Node, SqlRefused, nodes_of
 CHANGED_MIN, CHANGED_PART = 10_000, 10
 """An input with more changed rows than this, and than a tenth of its rows, makes the table be computed as a whole."""
 
+FEW_ROWS = 50_000
+"""Queries over up to this many rows run in one thread."""
+
 OWN_PREFIX = "_cdcflow_"
 """Columns that cdcflow adds to the rows of a query begin with this. A query with such a name is computed as a whole."""
 
@@ -59,21 +64,37 @@ class LocalDeriver:
     def __init__(self, table: Callable[[Sequence[str]], FileTable[Any]], memory_bytes: int | None) -> None:
         self._table = table
         self._memory_bytes = memory_bytes
-        self._opened: QueryDatabase | None = None
+        self._opened: dict[bool, QueryDatabase] = {}
         self._known: dict[object, Lineage | str] = {}
         self._continued: dict[object, Increments | str] = {}
         self._cleaned: set[str] = set()
 
     def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None
+        while self._opened:
+            self._opened.popitem()[1].close()
 
     @property
     def _db(self) -> QueryDatabase:
-        if self._opened is None:
-            self._opened = QueryDatabase(self._memory_bytes)
-        return self._opened
+        """The database for queries over many rows."""
+        return self._database(is_for_few=False)
+
+    @property
+    def _few(self) -> QueryDatabase:
+        """The database for queries over few rows, and for their texts: waking other threads costs more than it
+        saves."""
+        return self._database(is_for_few=True)
+
+    def _database(self, *, is_for_few: bool) -> QueryDatabase:
+        if is_for_few not in self._opened:
+            self._opened[is_for_few] = QueryDatabase(self._memory_bytes, 1 if is_for_few else None)
+        return self._opened[is_for_few]
+
+    def _db_for(self, rows: int) -> QueryDatabase:
+        return self._database(is_for_few=rows <= FEW_ROWS)
+
+    def _forget(self) -> None:
+        for db in self._opened.values():
+            db.forget()
 
     def inputs(self, query: DerivedQuery, known: Mapping[str, tuple[str, str]]) -> tuple[str, ...]:
         if query.transform:
@@ -98,7 +119,7 @@ class LocalDeriver:
         with ExitStack() as stack, _explain_errors():
             there = stack.enter_context(closing(self._table(table_path(derived_id(name)))))
             there.drop_torn(-1 if shown is None else shown.version)
-            rows = DerivedRows(there, self._db, query.key)
+            rows = DerivedRows(there, self._few, query.key)
             wanted = stamp(query, inputs)
             edits = [] if shown is None or rows.stamp is None else there.edits_since(shown.version)
             if rows.stamp == wanted and not edits:
@@ -110,8 +131,10 @@ class LocalDeriver:
             found = self._by_units(query, old, new, rows, stack)
             if isinstance(found, tuple):
                 names, units, result = found
+                rows.db = self._db_for(len(units) + len(result))
                 rows.write(name, result, (names, units), said, wanted)
                 return rows.version(len(units))
+            rows.db = self._db
             rows.write(name, self._whole(query, new), None, said, wanted)
             return rows.version(None, f"another program changed its rows ({', '.join(edits)})" if edits else found)
 
@@ -135,6 +158,11 @@ class LocalDeriver:
             table = stack.enter_context(closing(self._table(shown.path.split("/"))))
             there = InputVersion(table, shown)
             return DerivedRows(table, self._db, query.key).differences(self._whole(query, new), there)
+
+    def _open_again(self, current: InputVersion, stack: ExitStack, version: int) -> InputVersion:
+        """Open another version of an input."""
+        entry = replace(current.entry, version=version, commit="")
+        return InputVersion(stack.enter_context(closing(self._table(entry.path.split("/")))), entry)
 
     def _drop_stored(self, tables: Sequence[FileTable[Any]]) -> None:
         """Remove what is stored for replaced files of these tables, once for each table. Maintenance does it, too, but
@@ -182,7 +210,7 @@ class LocalDeriver:
     # ── the query ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _tree(self, query: DerivedQuery) -> Node:
-        return query_of(self._db.parse(query.sql))
+        return query_of(self._few.parse(query.sql))
 
     def _tables(self, query: DerivedQuery) -> list[tuple[str, str]]:
         """Return the tables that a query or a function reads, as the settings name them: (schema or "", name)."""
@@ -217,11 +245,11 @@ class LocalDeriver:
         if asked not in self._continued:
             empty = {one.number: new[one.table].empty(lineage.needed_columns(one.number)) for one in lineage.joined}
             try:
-                self._continued[asked] = read_increments(self._db, lineage, empty)
+                self._continued[asked] = read_increments(self._few, lineage, empty)
             except NotCovered as error:
                 self._continued[asked] = str(error)
             finally:
-                self._db.forget()
+                self._few.forget()
         return self._continued[asked]
 
     def _read_lineage(self, query: DerivedQuery, new: Mapping[str, InputVersion]) -> Lineage | str:
@@ -235,7 +263,7 @@ class LocalDeriver:
         if any(name.lower().startswith(OWN_PREFIX) for name in (*_aliases(tree), *chain(*columns.values()))):
             return f"one of its names begins with {OWN_PREFIX}, as those of cdcflow's own columns do"
         try:
-            return lineage_of(tree, query.key, inputs, self._db.render)
+            return lineage_of(tree, query.key, inputs, self._few.render)
         except NotCovered as error:
             return str(error)
 
@@ -255,7 +283,7 @@ class LocalDeriver:
             try:
                 return self._by_function(query, old, new, stack)
             finally:
-                self._db.forget()
+                self._forget()
         lineage = self._lineage(query, new)
         if isinstance(lineage, str):
             return lineage
@@ -267,15 +295,16 @@ class LocalDeriver:
                 return changes
             found = None
             if not isinstance(continued, str) and rows.has_columns(continued.names):
+                count = sum(len(rows) for both in changes.values() for rows in both)
                 found = continue_rows(
-                    self._db, continued, changes, new, lambda units: rows.present((lineage.units, units))
+                    self._db_for(count), continued, changes, new, lambda units: rows.present((lineage.units, units))
                 )
             return (lineage.units, *(found or recompute(self._db, lineage, changes, new)))
         except duckdb.Error as error:
             # Rows that the query's other conditions take out may have values that an expression does not take.
             return f"finding the changed rows failed ({type(error).__name__})"
         finally:
-            self._db.forget()
+            self._forget()
 
     def _by_function(
         self,
@@ -323,14 +352,10 @@ class LocalDeriver:
             except (VersionGone, FileNotFoundError):
                 return f"the last version of {name} is gone"
             most = max(CHANGED_MIN, version.row_count() // CHANGED_PART)
-            both = changed_rows(before, version, columns[name], most)
+            both = changed_rows(before, version, columns[name], most, partial(self._open_again, version, stack))
             if both is None:
                 return f"most of {name} has changed, or its columns have"
-            gone, come = (self._db.give(rows) for rows in both)
-            found[name] = (
-                self._db.arrow(f"SELECT * FROM {gone} EXCEPT ALL SELECT * FROM {come}"),  # noqa: S608  cdcflow's own
-                self._db.arrow(f"SELECT * FROM {come} EXCEPT ALL SELECT * FROM {gone}"),  # noqa: S608  cdcflow's own
-            )
+            found[name] = net_changes(self._db_for(sum(map(len, both))), *both)
         return found
 
 

@@ -263,6 +263,14 @@ class IcebergTable(FileTable[FileScanTask]):
             and _summary_of(snapshot, COMMITTED) is None
         ]
 
+    def compactions_since(self, version: int) -> list[tuple[int, int]]:
+        listed = list(_ancestors(self._table, self._table.current_snapshot()))
+        return [
+            (_version(before), _version(snapshot))
+            for before, snapshot in itertools.pairwise(reversed(listed))
+            if _version(snapshot) > version and _is_compaction(snapshot)
+        ]
+
     def rows(self) -> pa.Table:
         """Return all rows, also for a table that PyIceberg cannot write."""
         names, tasks = self.schema.names, self._plan_files()
@@ -569,6 +577,10 @@ class IcebergTable(FileTable[FileScanTask]):
             return [None] * len(files)
         return [_bounds(file, field.field_id, field.field_type) for file in files]
 
+    def may_have_null(self, file: FileScanTask, column: str) -> bool:
+        field = self._table.schema().find_field(column).field_id
+        return (file.file.null_value_counts or {}).get(field) != 0
+
     def deleted_rows(self, file: FileScanTask) -> Numbers:
         return self._deletes.of(self._table, file)
 
@@ -589,7 +601,10 @@ class IcebergTable(FileTable[FileScanTask]):
         return _on_disk(self._table.io, self._table.location())
 
     def path_on_disk(self, file: FileScanTask) -> Path | None:
-        return _on_disk(self._table.io, file.file.file_path)
+        return self.path_of_new_on_disk(file.file)
+
+    def path_of_new_on_disk(self, file: DataFile) -> Path | None:
+        return _on_disk(self._table.io, file.file_path)
 
     def identity_of(self, file: FileScanTask) -> Hashable:
         return _identity_of(file.file)
@@ -839,6 +854,11 @@ def _bounds(task: FileScanTask, field: int, type_: IcebergType) -> tuple[Any, An
 def _iceberg(type_: pa.DataType) -> IcebergType:
     """Return Iceberg's type for an Arrow type."""
     return _pyarrow_to_schema_without_ids(pa.schema([("c", type_)])).fields[0].field_type
+
+
+def _is_compaction(snapshot: IcebergSnapshot) -> bool:
+    said = _summary_of(snapshot, COMMITTED)
+    return said is not None and json.loads(said) == compaction.COMMIT
 
 
 def _operation(snapshot: IcebergSnapshot) -> str:

@@ -20,7 +20,8 @@ from cdcflow.tables.sql.trees import Node
 class QueryDatabase:
     """Parses, writes and runs queries. `close` it."""
 
-    def __init__(self, memory_bytes: int | None) -> None:
+    def __init__(self, memory_bytes: int | None, threads: int | None = None) -> None:
+        """`memory_bytes`, `threads`: how much memory and how many threads queries use; `None`: DuckDB's defaults."""
         self._spill = None if memory_bytes is None else TemporaryDirectory(prefix="cdcflow-query-")
         settings: dict[str, str | bool | int | float | list[str]] = {
             "autoinstall_known_extensions": False,
@@ -29,6 +30,8 @@ class QueryDatabase:
         }
         if self._spill is not None:
             settings |= {"memory_limit": f"{memory_bytes}B", "temp_directory": str(Path(self._spill.name))}
+        if threads is not None:
+            settings["threads"] = threads
         self._db = duckdb.connect(config=settings)
         with suppress(duckdb.Error):  # as in `dialect`: in a notebook it cannot be set
             self._run("SET enable_progress_bar = false")

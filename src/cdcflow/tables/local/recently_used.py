@@ -45,6 +45,12 @@ class RecentlyUsed(Generic[Kept]):
             self._kept.move_to_end(name)
             return found[0]
 
+    def forget_all(self) -> None:
+        """Drop all values, as a process does that ends."""
+        with self._lock:
+            self._kept.clear()
+            self._bytes = 0
+
     def _forget(self, name: Hashable) -> None:
         if (found := self._kept.pop(name, None)) is not None:
             self._bytes -= found[1]

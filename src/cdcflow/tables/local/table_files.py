@@ -152,6 +152,11 @@ class TableFiles(ABC, Generic[File]):
         return self.deleted_rows(file).tobytes()
 
     @abstractmethod
+    def compactions_since(self, version: int) -> list[tuple[int, int]]:
+        """Return the commits of cdcflow after `version` that only compacted files, the earliest first: for each, the
+        version before it, and its own."""
+
+    @abstractmethod
     def column_id(self, column: str) -> Hashable:
         """Return what identifies a column of the table, whatever its current name is."""
 
@@ -177,12 +182,23 @@ class TableFiles(ABC, Generic[File]):
     def path_on_disk(self, file: File) -> Path | None:
         """Return the path of a file on this machine; `None` if it is in an object store."""
 
+    @abstractmethod
+    def path_of_new_on_disk(self, file: NewFile) -> Path | None:
+        """Return the same for a file of `write_files`."""
+
     def stored_place(self, file: File, column: str, what: str) -> StoredPlace | None:
         """Return where `what` is computed from a column of a file is stored; `None` if it cannot be stored."""
         folder, path = self.folder_on_disk, self.path_on_disk(file)
         if folder is None or path is None:
             return None
         return StoredPlace(folder, path, self.content_of(file, column), what)
+
+    def stored_place_of_new(self, file: NewFile, column: str, what: str) -> StoredPlace | None:
+        """Return the same as `stored_place` for a file of `write_files`."""
+        folder, path = self.folder_on_disk, self.path_of_new_on_disk(file)
+        if folder is None or path is None:
+            return None
+        return StoredPlace(folder, path, self.content_of_new(file, column), what)
 
     def drop_stored(self) -> None:
         """Remove what is stored for files that the current version of the table does not have."""
@@ -225,6 +241,11 @@ class TableFiles(ABC, Generic[File]):
     def bounds(self, files: Sequence[File], column: str) -> Sequence[Ends | None]:
         """Return a column's bounds in each file; `None` if the format does not keep them, or does not order them as SQL
         does."""
+
+    @abstractmethod
+    def may_have_null(self, file: File, column: str) -> bool:
+        """Return whether a row of a file, perhaps a deleted one, may have NULL in a column: the format does not record
+        that none has."""
 
     @abstractmethod
     def open_file(self, file: File) -> ScannedFile:
