@@ -19,6 +19,7 @@ from tests.support.merge.histories import make_table
 
 from cdcflow import local
 from cdcflow.errors import HistoryLost
+from cdcflow.log.thread_priority import has_lower_priority
 from cdcflow.model.file_layout import PartitionField, SortColumn
 from cdcflow.tables.formats import delta
 from cdcflow.tables.job import job
@@ -196,6 +197,30 @@ def test_a_rewritten_file_has_an_index_before_a_merge_needs_it(
                 assert ids[found.numbers].tolist() == found.keys.tolist()
                 assert len(found.numbers) == len(ids)
     orders.change([4, 14, 57, 202], 60, gone=[20])
+    orders.check(format_name)
+
+
+def test_files_are_rewritten_with_a_lower_priority(
+    orders: Orders, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Merges should not wait for a processor because of it."""
+    lower: list[bool] = []
+    rewrite = compaction.rewrite
+
+    def watched(*given: Any) -> Any:
+        lower.append(has_lower_priority())
+        return rewrite(*given)
+
+    monkeypatch.setattr(compaction, "rewrite", watched)
+    with closing(LocalEngine(orders.warehouse, format_name)) as engine:
+        background = Compaction(Engines(engine), UpkeepPolicy())
+        background.add("public.orders", "/".join(PATH))
+        while not background.is_idle:
+            background.proceed()
+            background.join()
+    assert lower
+    assert all(lower)
+    assert not has_lower_priority()
     orders.check(format_name)
 
 

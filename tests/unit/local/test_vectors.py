@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -72,9 +73,14 @@ def others_ids(folder: Path) -> list[int]:
     return listed
 
 
+def write(folder: Path, *gone: Numbers) -> list[Mapping[str, Any]]:
+    """Vectors of files without marks so far."""
+    return vectors.KnownVectors().write(WarehouseFolder.of(folder), [(None, Marks(listed)) for listed in gone])
+
+
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     """Vectors of one commit are in one file, one after the other."""
-    said = vectors.write(tmp_path, [numbers(listed) for listed in SETS])
+    said = write(tmp_path, *(numbers(listed) for listed in SETS))
     assert len(list(tmp_path.iterdir())) == 1
     for listed, vector in zip(SETS, said, strict=True):
         assert vectors.deleted_numbers(tmp_path, vector).tolist() == list(listed)
@@ -84,7 +90,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 def test_bytes_are_those_of_the_protocol(tmp_path: Path) -> None:
     """Version, sizes and checksums around a magic number and, per 2^32 rows, its number and a bitmap of 32 bits."""
-    first, second = vectors.write(tmp_path, [numbers([1, 5]), numbers([7, 2**32 + 9])])
+    first, second = write(tmp_path, numbers([1, 5]), numbers([7, 2**32 + 9]))
     (path,) = tmp_path.iterdir()
     assert path.name == vector_path(first["pathOrInlineDv"])
     assert (first["storageType"], first["offset"], len(first["pathOrInlineDv"])) == ("u", 1, 20)
@@ -107,7 +113,7 @@ def test_bytes_are_those_of_the_protocol(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("count", "top"), [(0, 1), (1, 1), (1000, 2**32), (70_000, 80_000), (70_000, 10**7)])
 def test_vector_is_the_one_that_a_roaring_library_writes(tmp_path: Path, count: int, top: int) -> None:
     gone = np.unique(np.random.default_rng(count).integers(0, top, count)).astype(np.int64)
-    (vector,) = vectors.write(tmp_path, [gone])
+    (vector,) = write(tmp_path, gone)
     content = (tmp_path / vector_path(vector["pathOrInlineDv"])).read_bytes()[5:][: vector["sizeInBytes"]]
     expected = BitMap64(gone.tolist())
     expected.run_optimize()

@@ -55,9 +55,6 @@ VERSIONS_KEPT_S = 3600.0
 DUCKDB_BYTES_MIN = 64 << 20
 """The minimum of DuckDB's memory. With less it cannot sort or join, even with temporary files."""
 
-ROWS_AT_ONCE = 1000
-"""How many rows of the table of cuts are in a batch."""
-
 _DAY = r"\d{4}-\d\d-\d\d"
 _MOMENT = rf"{_DAY} \d\d:\d\d:\d\d(?:\.\d{{1,6}})?"
 _SAID_ALIKE: tuple[tuple[str, str], ...] = (
@@ -381,7 +378,8 @@ def _shown(rows: pa.Table) -> dict[str, Shown]:
     """Return the tables that these cuts show. There may be millions of entries, so no Python object is created for one,
     except for the numbers of versions in the result."""
     tables, ids = _entries(rows.column("tables")), _entries(rows.column("ids"))
-    given = pa.table({"row": tables["row"], "name": tables["name"], **_fields_of(tables["value"])})
+    fields = {name: tables["value"].field(name) for name in ("path", "version")}
+    given = pa.table({"row": tables["row"], "name": tables["name"], **fields})
     known = pa.table({"row": ids["row"], "name": ids["name"], "id": ids["value"]})
     entries = given.join(known, ["row", "name"], join_type="left outer").select(
         ["row", "name", "path", "version", "id"]
@@ -407,10 +405,6 @@ def _as_lists(column: pa.ChunkedArray) -> pa.ListArray:
     """Return a column of maps as lists, which Arrow has functions for."""
     entry = pa.struct([("name", column.type.key_type), ("value", column.type.item_type)])
     return pc.cast(column.combine_chunks(), pa.list_(entry))
-
-
-def _fields_of(structs: pa.StructArray) -> dict[str, pa.Array]:
-    return {name: structs.field(name) for name in ("path", "version")}
 
 
 def _newest(rows: pa.Table) -> Cut | None:

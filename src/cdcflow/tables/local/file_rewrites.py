@@ -37,10 +37,9 @@ amplification at 4."""
 JOINED_MEMORY_MAX = 256 << 20
 """At most this many bytes of the files to merge are held in memory, which also limits the size of the merged file."""
 
-WORN_SHARE_MAX = 1 / 8
-"""The share of deleted rows above which maintenance rewrites a file. Delta's own threshold for OPTIMIZE … PURGE is 1/20
-(`optimize.maxDeletedRowsRatio`), Iceberg's is 3/10: a reader reads the deleted rows in vain, but each row that is
-changed makes maintenance write 1/share rows, and under constant changes that is most of its work."""
+WORN_SHARE_MAX = 1 / 20
+"""The share of deleted rows above which maintenance rewrites a file. This is Delta's own threshold for OPTIMIZE …
+PURGE (`optimize.maxDeletedRowsRatio`): a reader has to read a file's marks, however few there are."""
 
 WORN_BYTES_MAX = 128 << 20
 """The maximum size of a file that is rewritten because of its deleted rows: it is held in memory for that. A larger

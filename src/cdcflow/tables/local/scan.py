@@ -284,7 +284,7 @@ class Marks:
     @classmethod
     def of(cls, before: Numbers, found: Numbers) -> Marks:
         """Return the marks of a file in which the rows `before` were deleted, ascending, and the rows `found` are now.
-        This takes a copy of `before`, which may be much longer, and no sorting."""
+        `before` may be much longer: it is copied, and not sorted again."""
         once = each_once([found])
         more = once[~is_among(once, before)]
         return cls(np.insert(before, np.searchsorted(before, more), more), more)

@@ -34,8 +34,7 @@ _WORD = 4
 """The bytes of the size before a vector, and of the checksum after it."""
 
 KNOWN_BYTES_MAX = 64 << 20
-"""The maximum size of the deletion vectors that are kept in memory, as numbers of rows."""
-
+"""The maximum size of the deletion vectors that are kept in memory as numbers of rows, and of those as bitmaps."""
 
 Bitmap = BitMap | BitMap64
 
@@ -61,8 +60,8 @@ class KnownVectors:
     def write(
         self, folder: WarehouseFolder, marked: Sequence[tuple[Mapping[str, Any] | None, Marks]]
     ) -> list[Mapping[str, Any]]:
-        """Write a file with a vector for each of these marks, which replaces a vector (or `None`). Return the
-        log's descriptor of each."""
+        """Write a file with a vector for each of these marks, which replaces a vector (or `None`). Return the log's
+        descriptor of each. The file's content is durable on return, its name is not yet."""
         bitmaps = [self._bitmap_after(folder, before, marks) for before, marks in marked]
         packed = list(map(_pack, bitmaps))
         said = _write(folder, [(content, len(marks.all)) for content, (_, marks) in zip(packed, marked, strict=True)])
@@ -74,7 +73,7 @@ class KnownVectors:
     def _bitmap_after(self, folder: WarehouseFolder, before: Mapping[str, Any] | None, marks: Marks) -> Bitmap:
         """Return the bitmap of these marks. If the one before them is in memory, extend a copy of it: a merge adds a
         few to a million."""
-        known = None if before is None or marks.more is None else self._bitmaps.get(_identity(folder, before))
+        known = None if before is None else self._bitmaps.get(_identity(folder, before))
         if isinstance(known, BitMap) and marks.more is not None and _fits(marks.more):
             found = known.copy()
             found.update(_words(marks.more))
@@ -121,12 +120,6 @@ def _place(folder: WarehouseFolder, kind: str, stored: str) -> tuple[WarehouseFo
         raise HandOver("it has deletion vectors outside of its folder")
     path = Path(unquote(urlsplit(stored).path))
     return WarehouseFolder.of(path.parent), path.name
-
-
-def write(folder: WarehouseFolder | Path, gone: Sequence[Numbers]) -> list[Mapping[str, Any]]:
-    """Write a file with a vector for each of these sets of rows, and return the log's descriptor of each. The file's
-    content is durable on return, its name is not yet."""
-    return _write(WarehouseFolder.of(folder), [(_pack(_bitmap_of(numbers)), len(numbers)) for numbers in gone])
 
 
 def _write(folder: WarehouseFolder, vectors: Sequence[tuple[bytes, int]]) -> list[Mapping[str, Any]]:
