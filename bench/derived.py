@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from cdcflow.tables.cut import CutTable
 from cdcflow.tables.local import compaction, decoded_columns, file_keys, table_files, value_places
 from cdcflow.tables.local.engine import LocalEngine
-from cdcflow.tables.local.scan import Marks
+from cdcflow.tables.local.scan import RowMarks
 from cdcflow.tables.local.tables import FileTable
 from cdcflow.tables.merge.policy import DerivedQuery
 from cdcflow.tables.port import Deriver
@@ -94,7 +94,7 @@ class Shop:
         with there.open_file(file) as opened:
             held = opened.read(opened.groups, ["id"]).column(0).to_numpy()
             numbers = np.setdiff1d(np.flatnonzero(np.isin(held, ids)), opened.deleted_rows)
-            marks = (file, Marks.of(opened.deleted_rows, numbers)) if len(numbers) else None
+            marks = (file, RowMarks.of(opened.deleted_rows, numbers)) if len(numbers) else None
             return opened.take(numbers, there.schema.names), marks
 
     def compact(self) -> None:

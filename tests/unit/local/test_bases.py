@@ -17,7 +17,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.tables.formats.delta import RULES
 from cdcflow.tables.local.bases import Base, fit_base, is_exact, open_base
 from cdcflow.tables.local.delta import DeltaTables
-from cdcflow.tables.local.scan import Marks
+from cdcflow.tables.local.scan import RowMarks
 from cdcflow.tables.merge.target import Target, TargetColumn
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int32()), "name": ["a", "b", None]})
@@ -177,7 +177,7 @@ def test_rows_that_a_delta_table_marks_as_deleted_are_not_read(tmp_path: Path) -
         made.append(ROWS, {}, "", 0, 10)
         made.snapshot()
         [file] = made.files()
-        made.replace([], None, {}, "", 0, [(file, Marks(np.array([1])))])
+        made.replace([], None, {}, "", 0, [(file, RowMarks(np.array([1])))])
     base = open_base(str(tmp_path / "shop" / "items"), None)
     assert all_of(base, target(id="int", name="string")).column("id").to_pylist() == [1, 3]
     assert all_of(open_base(str(tmp_path / "shop" / "items"), "1"), target(id="int")).num_rows == 3

@@ -21,7 +21,7 @@ from pyiceberg.types import LongType, NestedField, TimestamptzType
 from cdcflow.model import file_layout
 from cdcflow.tables.local import iceberg_avro
 from cdcflow.tables.local.iceberg import IcebergTables
-from cdcflow.tables.local.scan import Marks
+from cdcflow.tables.local.scan import RowMarks
 
 COLUMNS = pa.schema([("id", pa.int64()), ("v", pa.int32())])
 
@@ -46,7 +46,7 @@ def test_what_is_read_equals_what_pyiceberg_reads(tmp_path: Path, partition: str
         for cut in range(1, 5):
             table.snapshot()
             files = table.files()
-            marked = [(file, Marks(np.array([cut]))) for file in files[: cut - 1]]
+            marked = [(file, RowMarks(np.array([cut]))) for file in files[: cut - 1]]
             rows = pa.table([range(10), range(10)], schema=COLUMNS)
             table.replace(files[3:4], rows, {"cut": cut}, "", 0, marked)
         table.snapshot()
@@ -111,7 +111,7 @@ def test_list_that_is_written_equals_what_pyiceberg_writes(tmp_path: Path) -> No
         table.snapshot()
         table.replace([], pa.table([range(10), range(10)], schema=COLUMNS), {"cut": 1}, "", 0)
         table.snapshot()
-        table.replace([], None, {"cut": 2}, "", 0, [(table.files()[0], Marks(np.array([3])))])
+        table.replace([], None, {"cut": 2}, "", 0, [(table.files()[0], RowMarks(np.array([3])))])
         newest = table._table.current_snapshot()
         assert newest is not None
         assert newest.parent_snapshot_id is not None

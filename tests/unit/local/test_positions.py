@@ -15,7 +15,7 @@ from pyiceberg.table import FileScanTask
 
 from cdcflow.tables.local import position_deletes
 from cdcflow.tables.local.iceberg import IcebergTable, IcebergTables
-from cdcflow.tables.local.scan import Marks
+from cdcflow.tables.local.scan import RowMarks
 
 SCHEMA = position_deletes._SCHEMA
 COLUMNS = pa.schema([("id", pa.int64())])
@@ -104,11 +104,11 @@ def test_marks_of_several_files_at_once_are_read_and_stay_if_they_are_many(
     for task, told in ((first, [1, 2]), (second, [9])):
         with table.open_file(task) as rows:
             assert rows.deleted_rows.tolist() == told
-    table.replace([], None, {"cut": 2}, "", 0, [(first, Marks(np.array([1, 2, 5])))])
+    table.replace([], None, {"cut": 2}, "", 0, [(first, RowMarks(np.array([1, 2, 5])))])
     assert ids(table) == [0, 3, 4, *range(6, 19)]
     first, second = by_first_id(table)
     assert [len(task.delete_files) for task in (first, second)] == [2, 1]
-    table.replace([first], None, {"cut": 3}, "", 0, [(second, Marks(np.array([0, 9])))])
+    table.replace([first], None, {"cut": 3}, "", 0, [(second, RowMarks(np.array([0, 9])))])
     assert ids(table) == [*range(11, 19)]
     (left,) = table.files()
     (own,) = left.delete_files
@@ -122,19 +122,21 @@ def test_small_files_have_one_delete_file_and_large_ones_their_own(
     merge's cost, and readers open all of them."""
     first, second = by_first_id(table)
     paths = first.file.file_path, second.file.file_path
-    table.replace([], None, {"cut": 2}, "", 0, [(first, Marks(np.array([1]))), (second, Marks(np.array([2])))])
+    table.replace([], None, {"cut": 2}, "", 0, [(first, RowMarks(np.array([1]))), (second, RowMarks(np.array([2])))])
     ((before, listed),) = delete_files(table).items()
     assert (listed, ids(table)) == (set(paths), [0, *range(2, 12), *range(13, 20)])
     first, second = by_first_id(table)
     table.replace(
-        [], None, {"cut": 3}, "", 0, [(first, Marks(np.array([1, 4])))]
+        [], None, {"cut": 3}, "", 0, [(first, RowMarks(np.array([1, 4])))]
     )  # what it lists of the other one stays
     ((after, listed),) = delete_files(table).items()
     assert (listed, ids(table)) == (set(paths), [0, 2, 3, *range(5, 12), *range(13, 20)])
     assert after != before
     first, second = by_first_id(table)
     monkeypatch.setattr(position_deletes, "SHARING_BYTES", 0)
-    table.replace([], None, {"cut": 4}, "", 0, [(first, Marks(np.array([1, 4, 5]))), (second, Marks(np.array([2, 3])))])
+    table.replace(
+        [], None, {"cut": 4}, "", 0, [(first, RowMarks(np.array([1, 4, 5]))), (second, RowMarks(np.array([2, 3])))]
+    )
     assert sorted(delete_files(table).values(), key=sorted) == sorted([{paths[0]}, {paths[1]}], key=sorted)
     assert ids(table) == [0, 2, 3, *range(6, 12), *range(14, 20)]
 
@@ -177,7 +179,7 @@ def test_marks_at_random_leave_what_a_model_has(
                 expected -= set(first[n].column(0).to_pylist())
                 continue
             expected -= set(every[more].tolist())
-            marked.append((files[n], Marks.of(now, more)))
+            marked.append((files[n], RowMarks.of(now, more)))
             foreign[files[n].file.file_path] = more.tolist()
         if chance.random() < 0.3 and len(foreign) > 1 and not removed:
             mark_shared(table, foreign)

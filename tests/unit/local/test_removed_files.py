@@ -20,7 +20,7 @@ from cdcflow.tables.local import checkpoints
 from cdcflow.tables.local.checkpoints import name_of_checkpoint
 from cdcflow.tables.local.delta import DeltaTable, _names_of
 from cdcflow.tables.local.deltalog import DeltaLog
-from cdcflow.tables.local.scan import Marks
+from cdcflow.tables.local.scan import RowMarks
 
 COLUMNS = pa.schema([("id", pa.int64())])
 VERSIONS, EVERY = 64, 8
@@ -51,7 +51,7 @@ def filled(folder: Path, versions: int = VERSIONS) -> DeltaTable:
 
 def continue_with(table: DeltaTable, number: int) -> None:
     files = table.files()
-    marked = [(file, Marks(np.arange(1 + number % 9))) for file in files[-2:-1]]
+    marked = [(file, RowMarks(np.arange(1 + number % 9))) for file in files[-2:-1]]
     table.replace(files[:-3], pa.table({"id": range(10)}, COLUMNS), {"cut": number}, "", 0, marked)
 
 

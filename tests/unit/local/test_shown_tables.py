@@ -42,4 +42,4 @@ def shown_by_plain_code(rows: pa.Table) -> dict[str, Shown]:
 @pytest.mark.parametrize("seed", range(3))
 def test_shown_versions_are_those_of_every_cut(seed: int, count: int) -> None:
     rows = cuts(seed, count)
-    assert engine._shown(rows) == shown_by_plain_code(rows)
+    assert engine._shown_tables(rows) == shown_by_plain_code(rows)

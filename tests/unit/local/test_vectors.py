@@ -22,7 +22,7 @@ from cdcflow.tables.formats.delta import CHECKPOINT_EVERY, from_z85, to_z85, vec
 from cdcflow.tables.local import vectors
 from cdcflow.tables.local.delta import DeltaTable
 from cdcflow.tables.local.deltalog import DeltaLog, File
-from cdcflow.tables.local.scan import Marks, Numbers
+from cdcflow.tables.local.scan import Numbers, RowMarks
 from cdcflow.tables.port import HandOver
 
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -58,7 +58,7 @@ def mark(table: DeltaTable, *gone: tuple[File, Any]) -> None:
         {"cut": 3},
         "",
         0,
-        [(file, Marks.of(table.deleted_rows(file), numbers(listed))) for file, listed in gone],
+        [(file, RowMarks.of(table.deleted_rows(file), numbers(listed))) for file, listed in gone],
     )
 
 
@@ -75,7 +75,7 @@ def others_ids(folder: Path) -> list[int]:
 
 def write(folder: Path, *gone: Numbers) -> list[Mapping[str, Any]]:
     """Vectors of files without marks so far."""
-    return vectors.KnownVectors().write(WarehouseFolder.of(folder), [(None, Marks(listed)) for listed in gone])
+    return vectors.KnownVectors().write(WarehouseFolder.of(folder), [(None, RowMarks(listed)) for listed in gone])
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_vector_that_grows_is_the_one_that_a_roaring_library_writes(tmp_path: Pa
     for step in range(12):
         if step % 4 == 3:
             known = vectors.KnownVectors()
-        marks = Marks.of(gone, random.permutation(np.concatenate([gone[:5], random.integers(0, top, 9000)])))
+        marks = RowMarks.of(gone, random.permutation(np.concatenate([gone[:5], random.integers(0, top, 9000)])))
         (vector,) = known.write(here, [(vector, marks)])
         gone = marks.all
         expected = BitMap64(gone.tolist())

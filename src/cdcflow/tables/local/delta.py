@@ -44,7 +44,7 @@ from cdcflow.tables.local.arrow_types import TYPES, type_of
 from cdcflow.tables.local.deltalog import Action, Conflict, DeltaLog, File, LogBegun, name_of, unread
 from cdcflow.tables.local.due_checkpoints import DueCheckpoints
 from cdcflow.tables.local.file_rewrites import Touched
-from cdcflow.tables.local.scan import Ends, Marks, Numbers, ScannedFile, rename_columns
+from cdcflow.tables.local.scan import Ends, Numbers, RowMarks, ScannedFile, rename_columns
 from cdcflow.tables.local.tables import FileTable
 from cdcflow.tables.local.vectors import KnownVectors
 from cdcflow.tables.local.warehouse_folder import open_folder
@@ -276,7 +276,7 @@ class DeltaTable(FileTable[File]):
 
     def swap(self, old: Sequence[File], new: Sequence[tuple[File, Numbers]], metadata: Mapping[str, Any]) -> None:
         self._check_ours()
-        marked = self._mark_deleted([(file, Marks(gone)) for file, gone in new if len(gone)])
+        marked = self._mark_deleted([(file, RowMarks(gone)) for file, gone in new if len(gone)])
         self._put("MERGE", old, [*marked, *(file for file, gone in new if not len(gone))], metadata, "", 0)
 
     def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
@@ -482,7 +482,7 @@ class DeltaTable(FileTable[File]):
         metadata: Mapping[str, Any],
         app: str,
         version: int,
-        marked: Sequence[tuple[File, Marks]] = (),
+        marked: Sequence[tuple[File, RowMarks]] = (),
     ) -> None:
         self._check_ours()
         written = [*self._mark_deleted(marked), *(self._write_files(new) if new is not None and len(new) else [])]
@@ -508,7 +508,7 @@ class DeltaTable(FileTable[File]):
             self._folder.sync()
         self._log.commit([*actions, *(file.add_action() for file in new)])
 
-    def _mark_deleted(self, marked: Sequence[tuple[File, Marks]]) -> list[File]:
+    def _mark_deleted(self, marked: Sequence[tuple[File, RowMarks]]) -> list[File]:
         """Return files with these rows marked as deleted."""
         if not marked:
             return []

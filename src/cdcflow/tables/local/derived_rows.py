@@ -13,7 +13,7 @@ from cdcflow.tables.derived.lineage import unit_column
 from cdcflow.tables.local.arrow_types import TYPES
 from cdcflow.tables.local.derived_inputs import InputVersion, find_rows
 from cdcflow.tables.local.query_database import QueryDatabase
-from cdcflow.tables.local.scan import Marks, Numbers
+from cdcflow.tables.local.scan import Numbers, RowMarks
 from cdcflow.tables.local.tables import FileTable
 from cdcflow.tables.merge.refusals import CannotFollow
 from cdcflow.tables.port import DerivedVersion, TableSnapshot
@@ -198,7 +198,7 @@ class DerivedRows:
         there = self._there
         held = {n for n, file in enumerate(files) if there.path_of(file) in there.held.paths}
         again = there.small_files(files) - held
-        deleted = {n: Marks.of(there.deleted_rows(files[n]), numbers) for n, numbers in gone.items()}
+        deleted = {n: RowMarks.of(there.deleted_rows(files[n]), numbers) for n, numbers in gone.items()}
         if there.marks_rows:
             again |= {n for n, marks in deleted.items() if len(marks.all) == there.row_count(files[n])}
         else:

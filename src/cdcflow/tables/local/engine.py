@@ -294,7 +294,7 @@ class LocalCuts:
     def tables_shown(self) -> Mapping[str, Shown]:
         with _only_for_spark():
             rows = None if self._table.snapshot() is None else self._rows()
-        return {} if rows is None else _shown(rows)
+        return {} if rows is None else _shown_tables(rows)
 
     def tidy(self, oldest: int) -> None:
         with _only_for_spark():
@@ -374,7 +374,7 @@ class LocalCuts:
         return pa.Table.from_pylist([row], schema=self._table.schema)
 
 
-def _shown(rows: pa.Table) -> dict[str, Shown]:
+def _shown_tables(rows: pa.Table) -> dict[str, Shown]:
     """Return the tables that these cuts show. There may be millions of entries, so no Python object is created for one,
     except for the numbers of versions in the result."""
     tables, ids = _entries(rows.column("tables")), _entries(rows.column("ids"))

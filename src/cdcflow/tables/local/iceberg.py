@@ -76,7 +76,7 @@ from cdcflow.tables.local.iceberg_files import TableIO, open_random
 from cdcflow.tables.local.iceberg_manifests import DELETES, KnownManifests
 from cdcflow.tables.local.iceberg_metadata import with_updates
 from cdcflow.tables.local.position_deletes import OverwrittenFiles
-from cdcflow.tables.local.scan import Ends, Marks, Numbers, ScannedFile
+from cdcflow.tables.local.scan import Ends, Numbers, RowMarks, ScannedFile
 from cdcflow.tables.local.synced import sync
 from cdcflow.tables.local.tables import FileTable
 from cdcflow.tables.merge.file_layouts import existing_order
@@ -631,7 +631,7 @@ class IcebergTable(FileTable[FileScanTask]):
         metadata: Mapping[str, Any],
         app: str,
         version: int,
-        marked: Sequence[tuple[FileScanTask, Marks]] = (),
+        marked: Sequence[tuple[FileScanTask, RowMarks]] = (),
     ) -> None:
         """Make one commit that removes the files `old`, adds the rows `new`, and records cdcflow's metadata."""
         with self._changing() as change:
@@ -653,7 +653,7 @@ class IcebergTable(FileTable[FileScanTask]):
         metadata: Mapping[str, Any],
         app: str,
         version: int,
-        marked: Sequence[tuple[FileScanTask, Marks]] = (),
+        marked: Sequence[tuple[FileScanTask, RowMarks]] = (),
     ) -> int:
         """Add a snapshot to a commit, and return the snapshot's id. Raise HandOver if rows have values that PyIceberg
         cannot write."""
@@ -696,7 +696,7 @@ class IcebergTable(FileTable[FileScanTask]):
         return metadata.model_copy(update={"properties": properties})
 
     def _replace(
-        self, producer: OverwrittenFiles, old: Sequence[FileScanTask], marked: Sequence[tuple[FileScanTask, Marks]]
+        self, producer: OverwrittenFiles, old: Sequence[FileScanTask], marked: Sequence[tuple[FileScanTask, RowMarks]]
     ) -> OverwrittenFiles:
         for task in old:
             producer.delete_data_file(task.file)

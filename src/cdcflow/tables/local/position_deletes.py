@@ -52,7 +52,7 @@ from cdcflow.tables.local.iceberg_avro import DeleteManifestWriter, ManifestList
 from cdcflow.tables.local.iceberg_files import open_random
 from cdcflow.tables.local.iceberg_manifests import KnownManifests
 from cdcflow.tables.local.recently_used import RecentlyUsed
-from cdcflow.tables.local.scan import NONE, Marks, Numbers, each_once
+from cdcflow.tables.local.scan import NONE, Numbers, RowMarks, each_once
 
 SHARING_BYTES = 4 << 20
 """The deleted rows of data files below this size are in delete files that several data files share."""
@@ -139,7 +139,7 @@ def replacing(
     deletes: Deletes,
     there: Sequence[FileScanTask],
     old: Sequence[FileScanTask],
-    marked: Sequence[tuple[FileScanTask, Marks]],
+    marked: Sequence[tuple[FileScanTask, RowMarks]],
 ) -> tuple[list[DataFile], list[DataFile]]:
     """Write delete files for a commit that removes the data files `old`, and after which exactly these rows of the
     files in `marked` are deleted. Return the new delete files, and those that the commit has to remove. `there`: all

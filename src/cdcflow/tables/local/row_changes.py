@@ -33,7 +33,7 @@ from cdcflow.model.table import MISSING, OFFSET
 from cdcflow.tables.local import file_rewrites
 from cdcflow.tables.local.file_keys import KNOWN, FileKeys, FoundRows, keys_of, keys_table, read_keys
 from cdcflow.tables.local.file_rewrites import Touched
-from cdcflow.tables.local.scan import NONE, Ends, Int64s, Marks, Numbers, RowGroup, places_of
+from cdcflow.tables.local.scan import NONE, Ends, Int64s, Numbers, RowGroup, RowMarks, places_of
 from cdcflow.tables.local.session import DuckSession
 from cdcflow.tables.local.table_files import File, TableFiles
 from cdcflow.tables.local.whole_rows import LatestChanges
@@ -462,7 +462,9 @@ class RowChanges(Generic[File]):
         left = [self._remaining_rows(standing.files[n], standing.places[n], dead.get(n, NONE)) for n in again]
         come = self._table.in_order([rows, *left], key)
         marked = [
-            (standing.files[n], Marks.of(standing.places[n].gone, gone)) for n, gone in dead.items() if n not in again
+            (standing.files[n], RowMarks.of(standing.places[n].gone, gone))
+            for n, gone in dead.items()
+            if n not in again
         ]
         self._table.replace([standing.files[n] for n in again], come, metadata, app, version, marked)
 

@@ -274,7 +274,7 @@ def each_once(parts: Iterable[Numbers]) -> Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Marks:
+class RowMarks:
     """The rows of a file that are deleted after a commit: `all`, ascending. `more`: those that were not deleted before
     it; `None` if that is unknown."""
 
@@ -282,7 +282,7 @@ class Marks:
     more: Numbers | None = None
 
     @classmethod
-    def of(cls, before: Numbers, found: Numbers) -> Marks:
+    def of(cls, before: Numbers, found: Numbers) -> RowMarks:
         """Return the marks of a file in which the rows `before` were deleted, ascending, and the rows `found` are now.
         `before` may be much longer: it is copied, and not sorted again."""
         once = each_once([found])

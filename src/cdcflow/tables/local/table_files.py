@@ -16,7 +16,7 @@ from cdcflow.model.file_layout import FileLayout, SortColumn
 from cdcflow.tables.local import file_rewrites
 from cdcflow.tables.local.file_rewrites import Touched
 from cdcflow.tables.local.recently_used import RecentlyUsed
-from cdcflow.tables.local.scan import Ends, Marks, Numbers, ScannedFile
+from cdcflow.tables.local.scan import Ends, Numbers, RowMarks, ScannedFile
 from cdcflow.tables.local.session import DuckSession
 from cdcflow.tables.local.stored_columns import FOLDER, StoredPlace, drop_stored
 from cdcflow.tables.merge.format import Format
@@ -259,7 +259,7 @@ class TableFiles(ABC, Generic[File]):
         metadata: Mapping[str, Any],
         app: str,
         version: int,
-        marked: Sequence[tuple[File, Marks]] = (),
+        marked: Sequence[tuple[File, RowMarks]] = (),
     ) -> None:
         """Make one commit that removes the files `old`, adds the rows `new`, and records cdcflow's metadata. For each
         file in `marked`, exactly these rows are deleted."""

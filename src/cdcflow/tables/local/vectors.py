@@ -25,7 +25,7 @@ from cdcflow.tables.folders import WarehouseFolder
 from cdcflow.tables.formats.delta import from_z85, to_z85, vector_path
 from cdcflow.tables.job.failures import reading
 from cdcflow.tables.local.recently_used import RecentlyUsed
-from cdcflow.tables.local.scan import NONE, Marks, Numbers
+from cdcflow.tables.local.scan import NONE, Numbers, RowMarks
 from cdcflow.tables.port import HandOver
 
 _MAGIC = 1681511377
@@ -58,7 +58,7 @@ class KnownVectors:
         return found
 
     def write(
-        self, folder: WarehouseFolder, marked: Sequence[tuple[Mapping[str, Any] | None, Marks]]
+        self, folder: WarehouseFolder, marked: Sequence[tuple[Mapping[str, Any] | None, RowMarks]]
     ) -> list[Mapping[str, Any]]:
         """Write a file with a vector for each of these marks, which replaces a vector (or `None`). Return the log's
         descriptor of each. The file's content is durable on return, its name is not yet."""
@@ -70,7 +70,7 @@ class KnownVectors:
             self._bitmaps.keep(_identity(folder, vector), bitmap, len(content))
         return said
 
-    def _bitmap_after(self, folder: WarehouseFolder, before: Mapping[str, Any] | None, marks: Marks) -> Bitmap:
+    def _bitmap_after(self, folder: WarehouseFolder, before: Mapping[str, Any] | None, marks: RowMarks) -> Bitmap:
         """Return the bitmap of these marks. If the one before them is in memory, extend a copy of it: a merge adds a
         few to a million."""
         known = None if before is None else self._bitmaps.get(_identity(folder, before))
