@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.servers.mysql import MySQLDatabase
-from tests.support.polling import wait_for
+from tests.support.polling import PATIENCE_S, wait_for
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.log.read import reader
@@ -23,8 +23,6 @@ from cdcflow.sources.mysql.position import BinlogFile, BinlogPosition
 from cdcflow.testing.folded import folded_log
 
 pytestmark = pytest.mark.mysql
-
-PATIENCE_S = 90.0
 
 
 @contextlib.contextmanager
@@ -106,9 +104,9 @@ def test_copy_is_exact_after_a_kill_in_the_backfill(mysql_database: MySQLDatabas
     )
     with writing(mysql_database):
         with daemon(config, signal.SIGKILL):
-            wait_for(lambda: progress(log), lambda found: found[0] > 3000, "rows", patience_s=PATIENCE_S)
+            wait_for(lambda: progress(log), lambda found: found[0] > 3000, "rows")
         with daemon(config, signal.SIGTERM):
-            wait_for(lambda: progress(log), lambda found: found[1], "all tables to be read", patience_s=PATIENCE_S)
+            wait_for(lambda: progress(log), lambda found: found[1], "all tables to be read")
     file, pos = mysql_database.server.binlog()
     end = BinlogPosition(BinlogFile(file), pos).coordinate
     with daemon(config, signal.SIGTERM):
@@ -116,7 +114,6 @@ def test_copy_is_exact_after_a_kill_in_the_backfill(mysql_database: MySQLDatabas
             lambda: BinlogPosition.parse(progress(log)[2]).coordinate,
             lambda place: place >= end,
             "the log to reach the end",
-            patience_s=PATIENCE_S,
         )
     found = {table.name: rows for table, rows in folded_log(log).items()}
     for table in ("t", "u"):

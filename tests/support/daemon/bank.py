@@ -208,7 +208,13 @@ class Branch(ABC):
             assert alive is None or alive.poll() is None, f"the daemon ended while waiting for {what}:\n{self.output()}"
             return False
 
-        wait_until(holds_or_has_ended, what, patience_s=patience_s)
+        try:
+            wait_until(holds_or_has_ended, what, patience_s=patience_s)
+        except BaseException:
+            if alive is not None:
+                alive.kill()
+                alive.wait()
+            raise
 
     @property
     def reader(self) -> LogReader:

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from cdcflow import wiring
 from cdcflow.cli.failure import FINDINGS
 from cdcflow.config import load
 from cdcflow.daemon.interfaces.control_socket import ask
+from cdcflow.errors import SourceUnavailable
 from cdcflow.log.read import reader
 
 STARTED, TAKEN, GIVEN_UP, STANDING_BY = "capture started", "lease taken", "lease released", "standing by"
@@ -109,13 +111,19 @@ class Pair:
             Member(config, self.bank.folder / f"{config.stem}.out", self.arguments, environment=environment)
             for config, environment in zip(configs, self.environments, strict=True)
         ]
-        self.members[0].start()
-        wait_until(self.members[0].is_active, "the first daemon to be active", more=self.members[0].text)
-        self._ready(self.members[1])
-        wait_until(lambda: self.bank.has_reached(""), "the first backfill", more=self.text)
+        with contextlib.ExitStack() as ended_if_it_fails:
+            ended_if_it_fails.callback(self._end)
+            self.members[0].start()
+            wait_until(self.members[0].is_active, "the first daemon to be active", more=self.members[0].text)
+            self._ready(self.members[1])
+            wait_until(lambda: self.bank.has_reached(""), "the first backfill", more=self.text)
+            ended_if_it_fails.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
         for member in self.members:
             member.end()
 
@@ -177,7 +185,7 @@ class Pair:
             case "cut off":
                 self._proxy_of(active).hold()
             case "handover":
-                ask(load(active.config).log.folder, {"op": "handover"})
+                wait_until(partial(_accepts_handover, active), "the capture to hand over", more=self.text)
             case _:
                 raise AssertionError(fault)
 
@@ -207,6 +215,17 @@ class Pair:
         assert "Traceback" not in self.text(), self.text()
         self.bank.assert_log_equals_source()
         assert_each_once(self.bank)
+
+
+def _accepts_handover(member: Member) -> bool:
+    """Request a handover. A capture that is starting, or connects again, refuses it for the time being."""
+    try:
+        ask(load(member.config).log.folder, {"op": "handover"}, timeout_s=PATIENCE_S)
+    except SourceUnavailable as refusal:
+        if "waiting to try again" not in str(refusal):
+            raise
+        return False
+    return True
 
 
 def _merged(settings: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:

@@ -196,7 +196,7 @@ class ComparedShop:
         source = sorted(tuple(row) for row in self.execute(query or f"SELECT {', '.join(columns)} FROM {table}"))
 
         def logged() -> list[tuple[Any, ...]]:
-            rows = folded_log(self.folder / "log")[TableId(self.schema, table)].values()
+            rows = folded_log(self.folder / "log").get(TableId(self.schema, table), {}).values()
             return sorted(tuple(row.values[name] for name in columns) for row in rows for _ in range(row.count))
 
         wait_for(logged, lambda found: found == source, f"the {len(source)} rows of {table} in the log")
