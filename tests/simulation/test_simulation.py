@@ -151,7 +151,7 @@ def test_the_schedules_exercise_what_they_claim(outcomes: list[Outcome]) -> None
     assert sum(o.cuts for o in outcomes) > 10 * len(outcomes)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("server", [name for name, server in SERVERS.items() if server.has_binlog])
 def test_schedules_of_a_binary_log_keep_the_invariants(server: str) -> None:
     """W03, W04: MySQL and MariaDB deliver a transaction before they show it, also while they wait for a replica, and
@@ -205,7 +205,7 @@ def test_repairs_restore_rows_that_the_log_lost(server: str) -> None:
     assert [what for what in EXERCISED_IN_REPAIRS if not counts[what]] == []
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("bug", IN_REPAIRS)
 def test_bug_planted_in_repairs_is_found(bug: str) -> None:
     """Deletes belong to low, before the rows, and only to keys that were read."""
@@ -229,7 +229,7 @@ def test_comparisons_complete_the_tables_after_a_gap(server: str) -> None:
     assert [what for what in EXERCISED_IN_GAPS if not counts[what]] == []
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("bug", IN_GAPS)
 def test_bug_planted_after_gaps_is_found(bug: str) -> None:
     """A table that lost changes must never be reported as complete."""
@@ -274,7 +274,7 @@ def test_early_acknowledgement_is_found_soon(bug: str) -> None:
     assert any(run(seed, EARLY[bug]).violation is not None for seed in range(SEEDS_TO_FIND_EARLY))
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("bug", IN_BINLOGS)
 def test_bug_planted_in_a_binary_logs_source_is_found(bug: str) -> None:
     """The check can fail here too."""

@@ -31,6 +31,7 @@ CHANGES: dict[str, tuple[LiteralString, LiteralString]] = {
 LONG: LiteralString = "repeat(md5(id::text), 100)"
 
 
+@pytest.mark.spread(1)
 @pytest.mark.postgres
 @pytest.mark.parametrize(("change", "is_stopped"), [("recreated", True), ("added", False)])
 def test_columns_that_change_in_a_transaction_that_is_not_visible_yet(
@@ -54,7 +55,7 @@ def test_columns_that_change_in_a_transaction_that_is_not_visible_yet(
 
 
 @pytest.mark.postgres
-@pytest.mark.spread(3)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("change", [*CHANGES, "emptied"])
 def test_columns_that_change_in_a_transaction_that_is_sent_before_its_commit(
     database: Database, tmp_path: Path, change: str

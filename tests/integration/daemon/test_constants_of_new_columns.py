@@ -40,6 +40,7 @@ def texts(rows: list[dict[str, object]]) -> list[str]:
     return sorted(repr(sorted((k, v) for k, v in row.items() if k[0] != "_")) for row in rows)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("table_format", ["delta", "iceberg"])
 def test_rows_from_before_a_column_have_its_constant_exactly(
     wheel_server: PostgresServer, tmp_path: Path, table_format: str

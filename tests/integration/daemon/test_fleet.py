@@ -155,6 +155,7 @@ def drop_slot(shop: Shop, statement: str) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_merges_of_another_process_are_part_of_the_row(
     postgres: PostgresServer, fleet: tuple[FleetServer, Clock], tmp_path: Path
 ) -> None:

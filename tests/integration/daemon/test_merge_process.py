@@ -208,6 +208,7 @@ def test_capture_continues_while_its_merge_process_is_killed_or_stopped(shop: Sh
     shop.end()
 
 
+@pytest.mark.long
 def test_merge_process_with_too_much_memory_is_ended_until_the_settings_allow_more(shop: Shop) -> None:
     """Without a bound the kernel would choose what to end: the capture, or the database."""
     shop.rest["merge"]["memory_max"] = "1MiB"

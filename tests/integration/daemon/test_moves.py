@@ -342,6 +342,7 @@ ELSEWHERE = (
 """What was written at the new server before the move: no stream ever has it."""
 
 
+@pytest.mark.long
 def test_restored_dump_is_compared_and_repaired_by_the_daemon(tmp_path: Path) -> None:
     """Its tables have other oids. Those with a key keep their rows: rows that only the old server had are deleted, rows
     that differ are corrected, and rows that only the new one has are added. Also with a column that is hashed."""

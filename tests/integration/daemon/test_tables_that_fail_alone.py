@@ -78,6 +78,7 @@ def database(wheel_server: PostgresServer) -> Iterator[Database]:
     made.drop()
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("way", ["running", "stopped"])
 def test_table_that_cannot_be_captured_fails_alone_until_its_remedy_was_followed(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str

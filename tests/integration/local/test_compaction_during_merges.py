@@ -138,6 +138,7 @@ def test_rows_that_merges_change_while_files_are_rewritten_do_not_return(
             marked = sum(there.deletions(file).dead for file in there.files())
             assert done is not None
             assert (done.files, done.made) == ((before, 1) if way == "small files" else (1, 1))
+            assert way == "worn files" or not done.has_more, "those merges left two small files, which can wait"
     assert marked > 5
     orders.check(format_name)
     orders.change([4, 14, 57, 202], 60, gone=[20])

@@ -34,7 +34,7 @@ HISTORIES = int(os.environ.get("CDCFLOW_HISTORIES", "0")) or 25
 ROUNDS = 4
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("indexed", ["not at all", "by halves", "wholly"])
 def test_row_at_any_offset_is_what_the_fold_has(indexed: str, tmp_path: Path) -> None:
     """Whatever is indexed: partial rows, key changes, truncates, restarted backfills, recreated tables, added and

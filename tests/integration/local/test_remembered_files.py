@@ -75,6 +75,7 @@ def rows_of(warehouse: Path, format_name: str) -> dict[Any, Any]:
         return {row["id"]: (row["qty"], row["note"]) for row in found.rows().to_pylist()}
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("shape", [NUMBERED, NAMED], ids=["numbers", "texts"])
 def test_what_a_process_remembers_is_right_after_merges_and_compactions_by_others(
     shape: Any, hand_log: HandLog, warehouse: Path, format_name: str

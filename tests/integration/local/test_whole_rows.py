@@ -84,6 +84,7 @@ def run(seed: int, log: HandLog, warehouse: Path, merge: Merge, table_format: st
         assert found == [rows[key] for key in sorted(rows)], f"seed {seed}, round {number}"
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("way", ["without SQL", "by SQL"])
 def test_whole_rows_give_what_the_fold_gives(
     way: str,

@@ -473,6 +473,7 @@ def statement_reads_without_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(captures, "limits", limits)
 
 
+@pytest.mark.long
 def test_session_that_always_writes_statements_lets_reads_end(
     small: MySQLBank, monkeypatch: pytest.MonkeyPatch
 ) -> None:

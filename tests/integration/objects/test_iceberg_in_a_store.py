@@ -43,6 +43,7 @@ from cdcflow.tables.paths import Warehouse
 
 ORDERS = make_table("orders", schema="shop", id="int64", item="string")
 SEED = random.SystemRandom().randrange(1, 10**8)
+IN_LONG_RUNS = ("sql", "glue", "hive")
 _buckets = count(1)
 
 
@@ -86,7 +87,7 @@ def merge(log: HandLog, lake: Warehouse, **more: Any) -> MergeReport:
     return local.merge(log.root, lake, table_format="iceberg", **more)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_next_process_resumes_where_the_first_ended(hand_log: HandLog, lake: Warehouse) -> None:
     """Data, deletes, manifests and metadata are in the bucket; the position and the pointer are the catalog's."""
     check_next_merge_resumes(hand_log, ORDERS, lake)
@@ -213,7 +214,7 @@ def test_maintenance_dies_at_every_request_and_the_next_one_continues(
         assert len(list(folder.iterdir())) < 10
 
 
-@pytest.mark.parametrize("type_", ["sql", "rest", "glue", pytest.param("hive", marks=pytest.mark.long)])
+@pytest.mark.parametrize("type_", ["rest", *(pytest.param(name, marks=pytest.mark.long) for name in IN_LONG_RUNS)])
 def test_requests_of_a_merge_are_few(
     tmp_path: Path, object_server: ObjectServer, postgres: PostgresServer, proxy: StoreProxy, type_: str
 ) -> None:

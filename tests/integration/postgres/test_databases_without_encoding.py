@@ -123,6 +123,7 @@ def test_rows_fixed_at_the_source_are_captured_as_the_reason_promises(
         assert shop.verify(code=0)["bad/tables"]["verdict"] == "equal"
 
 
+@pytest.mark.spread(1)
 def test_large_transaction_fails_the_table_whose_text_it_has_and_no_other(database: Database, tmp_path: Path) -> None:
     """It is streamed before its commit, and what its savepoint undoes fails nothing."""
     for table in ("bad", "good"):

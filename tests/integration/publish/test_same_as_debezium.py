@@ -121,6 +121,7 @@ def test_every_event_of_every_type_is_debeziums(log: Log, mode: str, broker: Kaf
     assert met >= set(KNOWN) - ({"a number without precision keeps its zeros"} if mode == "others" else set())
 
 
+@pytest.mark.long
 def test_begin_and_end_of_transactions_are_debeziums(log: Log, broker: KafkaBroker, tmp_path: Path) -> None:
     """A consumer that waits for the END of a transaction gets it, with the counts of what it really has."""
     theirs, ours = _theirs(log, "defaults", tmp_path), log.published(broker.address, "defaults")

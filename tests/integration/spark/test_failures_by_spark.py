@@ -117,6 +117,7 @@ def test_an_error_of_spark_in_any_step_is_of_that_table_alone(
         assert (found[1], found[30 + number], 2 + number in found) == (number, 2 + number, False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("format_name", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
 def test_rows_that_another_program_removed_return_by_a_backfill(
     spark: Any, hand_log: HandLog, warehouse: Path, merged: Callable[[str], MergeReport], format_name: str

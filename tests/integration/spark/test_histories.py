@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.mark.parametrize("table_format", FORMATS)
 @pytest.mark.parametrize("seed", [3])
-@pytest.mark.spread(1)
+@pytest.mark.long
 def test_versions_are_the_same_by_every_engine(seed: int, table_format: str, spark: Any, tmp_path: Path) -> None:
     """Each merges into what the other left: partial rows, key changes, truncates, a backfill that finds less."""
     log = make(seed, blocks=24)

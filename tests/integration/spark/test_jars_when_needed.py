@@ -87,7 +87,7 @@ def test_error_about_jars_that_cannot_be_fetched_explains_why_and_its_remedy_wor
     assert mended.stderr.count("\n") == 1
 
 
-@pytest.mark.spread(1)
+@pytest.mark.long
 @pytest.mark.parametrize(("every", "refuses"), [(5, 429), (4, 503), (4, 0)])
 def test_repository_that_refuses_some_requests_once_is_queried_again(
     repository: str, tmp_path: Path, every: int, refuses: int

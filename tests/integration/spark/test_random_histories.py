@@ -81,7 +81,7 @@ def test_histories_of_tables_give_what_the_fold_gives(spark: Any, merge: Merge, 
     run(spark, SEED, ALONE or FEW[merged_by], tmp_path, merge)
 
 
-@pytest.mark.spread(1)
+@pytest.mark.long
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_histories_of_tables_in_other_modes_give_what_the_fold_gives(
     spark: Any, tmp_path: Path, table_format: str
@@ -113,6 +113,7 @@ def by_statements(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Merge
     spark.conf.unset(FAST_DELTA)
 
 
+@pytest.mark.long
 def test_histories_merged_by_statements_alone_give_what_the_fold_gives(
     spark: Any, by_statements: Merge, tmp_path: Path
 ) -> None:

@@ -63,7 +63,9 @@ def test_tables_in_a_store_are_the_fold_of_a_log_in_a_store(
         write_round(world, hand_log, round_)
         hand_log.segment([(odd, "c", {"id": round_})])
         layout = log_in(server, hand_log, tmp_path.name)
-        assert job.merge(spark, layout, lake).published
+        report = job.merge(spark, layout, lake)
+        assert report.published
+        assert [table for table in report.tables if table.left_out is not None] == []
         tables = read_cut(spark, lake, incomplete=True)
         assert_as_folded(world, rows_in(tables), f"seed {SEED}, round {round_}")
         assert tables["_shop.orders"].count() == round_ + 1

@@ -59,7 +59,7 @@ def test_columns_of_postgres_may_have_the_names_of_aliases(one_shop: ComparedSho
     assert_captured_and_merged(Named(one_shop, '"', columns, 30))
 
 
-@pytest.mark.spread(1)
+@pytest.mark.long
 @pytest.mark.mysql
 def test_columns_of_mysql_and_mariadb_may_have_the_names_of_aliases(mysql_shop: ComparedShop) -> None:
     """The other dialects, whose servers look aliases up in another order."""

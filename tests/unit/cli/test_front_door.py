@@ -75,6 +75,7 @@ def test_the_package_is_the_command() -> None:
     assert _python("-m", "cdcflow", "--version").stdout.startswith("cdcflow ")
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     ("words", "offered"), [("cdcflow lo", "log"), ("cdcflow log exp", "expire"), ("cdcflow merge --ev", "--every")]
 )

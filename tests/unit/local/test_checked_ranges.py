@@ -53,7 +53,7 @@ def fold(self: FileTable[Any], folding: Folding, metadata: Mapping[str, Any], ap
     self._changes.fold(folding, metadata, app, version)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("mode", ["current", "soft_delete", "append", "history"])
 def test_both_checks_keep_out_the_same_rows(tmp_path: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Partial rows, key changes, truncates, columns that change, tables without a key."""

@@ -11,7 +11,7 @@ Merges of the same process do not replace such files (`table_files.HeldFiles`).
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,9 +43,11 @@ class OldFile:
 @dataclass(frozen=True, slots=True)
 class RewrittenFiles:
     """New files that are written but not committed. `places`: for each row of the old files, in their order, its number
-    among the rows of the new files. `layout`: the layout of the table when they were written."""
+    among the rows of the new files. `others`: the paths of the table's other files at that time. `layout`: the layout
+    of the table then."""
 
     old: Sequence[OldFile]
+    others: Set[str]
     new: Sequence[tuple[NewFile, int]]
     places: Numbers
     layout: Hashable
@@ -74,7 +76,8 @@ def rewrite(
         written.append(sources[numbers])
     places = np.empty(len(rows), np.int64)
     places[np.concatenate(written)] = np.arange(len(rows))
-    return RewrittenFiles(old, new, places, table.layout, bool(order))
+    others = {table.path_of(file) for file in table.files()} - {file.path for file in old}
+    return RewrittenFiles(old, others, new, places, table.layout, bool(order))
 
 
 def finish(table: TableFiles[File], done: RewrittenFiles) -> bool:
