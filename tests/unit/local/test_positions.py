@@ -154,6 +154,33 @@ def test_a_shared_delete_file_stays_as_long_as_one_of_its_data_files(table: Iceb
     assert (delete_files(table), ids(table)) == ({}, [])
 
 
+def test_marks_of_a_large_file_are_added_to_and_seldom_written_again(
+    table: IcebergTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each merge marks a few more of its rows; writing all of them again was most of a merge."""
+    monkeypatch.setattr(position_deletes, "SHARING_BYTES", 0)
+    rows = 6000
+    table.append(pa.table([range(100, 100 + rows)], schema=COLUMNS), {"cut": 1}, "", 0, 9)
+    chance = np.random.default_rng(1)
+    order = chance.permutation(rows)
+    files, written = [], dict[str, int]()
+    for cut in range(100):
+        table.snapshot()
+        *_, large = by_first_id(table)
+        gone = RowMarks.of(table.deleted_rows(large), order[cut * 50 : cut * 50 + 50])
+        table.replace([], None, {"cut": cut + 2}, "", 0, [(large, gone)])
+        *_, large = by_first_id(table)
+        files.append(len(large.delete_files))
+        written |= {delete.file_path: delete.record_count for delete in large.delete_files}
+        if cut % 20 == 0:
+            table._deletes._known.forget_all()
+    assert table.deleted_rows(large).tolist() == sorted(order[:5000].tolist())
+    assert ids(table) == sorted([*range(20), *(100 + order[5000:]).tolist()])
+    assert plan_of(table.files()) == plan_of(table._table.scan().plan_files()), "PyIceberg finds the same"
+    assert 1 < max(files) < 8
+    assert sum(written.values()) < 8 * 5000, "one file with all rows: 50 times"
+
+
 @pytest.mark.spread(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_marks_at_random_leave_what_a_model_has(
@@ -165,6 +192,7 @@ def test_marks_at_random_leave_what_a_model_has(
     for cut in range(2, 25):
         monkeypatch.setattr(position_deletes, "SHARING_BYTES", int(chance.choice([0, 4 << 20])))
         monkeypatch.setattr(position_deletes, "SHARED_ROWS_MAX", int(chance.choice([6, 1 << 20])))
+        monkeypatch.setattr(position_deletes, "OWN_TIMES", int(chance.choice([0, 1, 4])))
         table.snapshot()
         files = {int(n): task for n, task in enumerate(by_first_id(table))}
         first = {n: table.read(task, ["id"]) for n, task in files.items()}

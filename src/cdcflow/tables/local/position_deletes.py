@@ -1,10 +1,11 @@
 """Position deletes: the deleted rows of the files of an Iceberg table.
 
-    large data file   ◀── its own delete file, which lists all of its deleted rows
+    large data file   ◀── its own delete files: a merge adds one, which replaces earlier ones that are not much larger.
+                          A single file of all its deleted rows would be most of each merge
     small data files  ◀── one delete file for those of a partition: each merge leaves a small file, and writing a file
                           for each of them would be most of the next merge
 
-A new delete file replaces the earlier ones in the same snapshot, if it lists all rows of the remaining files that they
+A new delete file replaces earlier ones in the same snapshot, if it lists all rows of the remaining files that they
 list. PyIceberg reads delete files and plans with them; this module writes them, and adds and removes them with their
 own manifests. Source: https://iceberg.apache.org/spec/#position-delete-files
 """
@@ -61,6 +62,11 @@ SHARED_ROWS_MAX = 1 << 20
 """The maximum number of rows in a delete file that several data files share. One that another writer made with more
 rows is replaced only when none of its data files is left."""
 
+OWN_TIMES = 4
+"""A large data file's new delete file replaces an earlier one with at most this many times its rows. So a row is
+written again only when its delete file has become several times as large, and a data file with a million deleted rows
+has about ten delete files."""
+
 _PATH, _NUMBER = "file_path", "pos"
 _NUMBER_FIELD_ID = 2147483545
 _SCHEMA = pa.schema(
@@ -92,8 +98,16 @@ class Deletes:
 
     def of(self, table: Table, task: FileScanTask) -> Numbers:
         """Return the numbers of a file's deleted rows."""
-        found = [self.content_of(table, delete).get(task.file.file_path, NONE) for delete in task.delete_files]
-        return found[0] if len(found) == 1 else each_once(found)
+        path, files = task.file.file_path, task.delete_files
+        if len(files) == 1:
+            (delete,) = files
+            return self.content_of(table, delete).get(path, NONE)
+        found = self._known.get(_name_of_all(path, files))
+        if found is None:
+            rows = each_once([self.content_of(table, delete).get(path, NONE) for delete in files])
+            self.keep_all(path, files, rows)
+            return rows
+        return found[path]
 
     def content_of(self, table: Table, delete: DataFile) -> Listed:
         """Return all rows that a delete file lists, by data file."""
@@ -105,9 +119,21 @@ class Deletes:
 
     def keep(self, delete: DataFile, listed: Listed) -> None:
         """Keep in memory what a delete file lists."""
+        self._keep(_identity(delete), listed)
+
+    def keep_all(self, path: str, files: Collection[DataFile], rows: Numbers) -> None:
+        """Keep in memory which rows of a data file all of its delete files list together."""
+        if len(files) > 1:
+            self._keep(_name_of_all(path, files), {path: rows})
+
+    def _keep(self, name: Hashable, listed: Listed) -> None:
         for numbers in listed.values():
             numbers.flags.writeable = False
-        self._known.keep(_identity(delete), listed, sum(numbers.nbytes for numbers in listed.values()))
+        self._known.keep(name, listed, sum(numbers.nbytes for numbers in listed.values()))
+
+
+def _name_of_all(path: str, files: Iterable[DataFile]) -> Hashable:
+    return path, frozenset(map(_identity, files))
 
 
 def _identity(file: DataFile) -> Hashable:
@@ -146,16 +172,21 @@ def replacing(
     data files before the commit."""
     alone: list[tuple[DataFile, Listed]] = []
     shared: dict[Hashable, tuple[DataFile, dict[str, Numbers]]] = {}
+    stays: set[DataFile] = set()
+    written: list[DataFile] = []
     for task, marks in marked:
-        gone = marks.all
+        path = task.file.file_path
         if task.file.file_size_in_bytes < SHARING_BYTES:
-            shared.setdefault(_partition(task.file), (task.file, {}))[1][task.file.file_path] = gone
-        else:
-            alone.append((task.file, {task.file.file_path: gone}))
+            shared.setdefault(_partition(task.file), (task.file, {}))[1][path] = marks.all
+            continue
+        rows, earlier = _own_rows(table, deletes, task, marks)
+        stays.update(earlier)
+        written.append(_write_kept(table, deletes, task.file, {path: rows}))
+        deletes.keep_all(path, [*earlier, written[-1]], marks.all)
     done = {task.file.file_path: task for task in (*old, *(task for task, _ in marked))}
     stay = {task.file.file_path for task in there} - done.keys()
     removed = []
-    for delete in {delete for task in done.values() for delete in task.delete_files}:
+    for delete in {delete for task in done.values() for delete in task.delete_files} - stays:
         if _referenced_data_file_path(delete) is None:
             listed = deletes.content_of(table, delete)
             if done.keys().isdisjoint(listed):
@@ -171,11 +202,30 @@ def replacing(
         while len(into) > 1 and sum(map(len, into.values())) > SHARED_ROWS_MAX:
             most = max(into, key=lambda path: len(into[path]))
             alone.append((file, {most: into.pop(most)}))
-    written = []
-    for file, listed in (*alone, *shared.values()):
-        written.append(write(table, file, listed))
-        deletes.keep(written[-1], listed)
+    written += [_write_kept(table, deletes, file, listed) for file, listed in (*alone, *shared.values())]
     return written, removed
+
+
+def _own_rows(
+    table: Table, deletes: Deletes, task: FileScanTask, marks: RowMarks
+) -> tuple[Numbers, Sequence[DataFile]]:
+    """Return the rows that a large data file's new delete file lists, and the earlier delete files that stay."""
+    earlier = sorted(task.delete_files, key=lambda delete: delete.record_count)
+    listed = sum(delete.record_count for delete in earlier)
+    if marks.more is None or not len(marks.more) or listed + len(marks.more) != len(marks.all):
+        return marks.all, ()  # other writers' delete files also list rows of other data files, or a row twice
+    rows = marks.more
+    while earlier and earlier[0].record_count <= OWN_TIMES * len(rows):
+        replaced = deletes.content_of(table, earlier.pop(0))
+        rows = each_once([rows, replaced[task.file.file_path]])
+    return rows, earlier
+
+
+def _write_kept(table: Table, deletes: Deletes, file: DataFile, listed: Listed) -> DataFile:
+    """Write a delete file, and keep in memory what it lists."""
+    written = write(table, file, listed)
+    deletes.keep(written, listed)
+    return written
 
 
 def _partition(file: DataFile) -> Hashable:
