@@ -167,6 +167,7 @@ def _recipe(choice: str, module: str) -> None:
     assert re.search(rf"(?s)bin/python -m {module}\n.*bin/cdcflow demo ", steps), steps
 
 
+@pytest.mark.long
 @pytest.mark.kafka
 def test_kafka_is_found_by_the_printed_remedies(reachable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both remedies: a folder that Kafka was unpacked into, and the make target, which installs it where the demo

@@ -69,6 +69,7 @@ def without_indent(text: str) -> str:
     return "\n".join(line.strip() for line in text.strip().splitlines())
 
 
+@pytest.mark.long
 def test_commands_on_the_page_work_in_the_new_package(written: Path, tmp_path: Path) -> None:
     """The package captures rows before anything of it is changed."""
     (shell,) = code("sh")

@@ -55,6 +55,7 @@ def states(lane: str) -> list[str]:
     return [one["state"] for one in events(lane)]
 
 
+@pytest.mark.long
 def test_kill_schema_change_merges_and_comparison_are_shown(shop: Shop) -> None:
     """An operator's questions in the morning: when did it end, since when does it run, what was different then?"""
     shop.start()

@@ -110,6 +110,7 @@ def test_database_restored_from_a_dump_is_adopted_by_the_printed_remedy(
                 elsewhere.capture_to_its_end(accept_history_loss=accepted)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", sorted(set(binaries()) - {"wheel", "named"}))
 def test_upgraded_server_is_adopted_by_the_printed_remedy(version: str, tmp_path: Path) -> None:
     """pg_upgrade gives the server another identity and other positions, and tables keep their numbers."""

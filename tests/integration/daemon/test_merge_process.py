@@ -113,6 +113,7 @@ def test_one_process_merges_what_it_captures_and_ends_with_its_merges(shop: Shop
     assert shop.events("tables are merged")
 
 
+@pytest.mark.long
 def test_published_cuts_reach_a_file_and_again_after_the_process_was_killed(shop: Shop) -> None:
     """A job that waits for rows must not wait for the next change because a process was killed at the wrong time."""
     file = shop.folder / "latest.json"
@@ -140,6 +141,7 @@ def test_published_cuts_reach_a_file_and_again_after_the_process_was_killed(shop
     shop.end()
 
 
+@pytest.mark.long
 def test_rows_are_sealed_for_a_merge_that_waits_and_only_for_it(shop: Shop) -> None:
     """`seal.age_max` would be most of the age of a table's rows, and a segment for each commit would wear out the log.
     A merge process that hangs must not have anything sealed."""
@@ -232,6 +234,7 @@ def test_merge_process_with_too_much_memory_is_ended_until_the_settings_allow_mo
     shop.end()
 
 
+@pytest.mark.long
 def test_merge_that_fails_each_time_is_reported_and_its_settings_can_be_changed(shop: Shop) -> None:
     """A warehouse that cannot be written is no reason to lose changes."""
     (shop.folder / "lake").write_text("not a folder")

@@ -12,6 +12,7 @@ from tests.support.daemon.rotated_passwords import FIRST, RotatedPassword, rotat
 pytestmark = pytest.mark.postgres
 
 
+@pytest.mark.long
 def test_capture_continues_when_the_printed_password_rotates(
     bank: Bank, wheel_server: PostgresServer, tmp_path: Path
 ) -> None:

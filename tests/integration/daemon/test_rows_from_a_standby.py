@@ -205,6 +205,7 @@ def test_chunk_waits_until_the_standby_shows_what_was_delivered(
     bank.assert_log_equals_source()
 
 
+@pytest.mark.long
 def test_fences_alone_refuse_a_chunk_of_an_earlier_place(bank: ReadBank, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wait is one of two protections: the place that a snapshot is bounded by is the other one."""
     monkeypatch.setattr(BackfillStandby, "wait", lambda *_: None)

@@ -95,6 +95,7 @@ def test_merge_of_a_missing_log_is_refused_with_an_error_that_names_it(bank: Ban
     assert "there is no change log at topic" in told(refused)
 
 
+@pytest.mark.long
 def test_doctor_names_unreachable_brokers(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first thing to check when nothing is captured."""
     monkeypatch.setattr(doctor, "PATIENCE_S", 2.0)

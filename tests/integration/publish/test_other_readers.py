@@ -93,6 +93,7 @@ def test_avro_has_the_same_values_as_json(log: Log, broker: KafkaBroker, registr
                 _same(read(message.value, value), same.value and _plain(parsed(same.value)), topic)
 
 
+@pytest.mark.long
 def test_protobuf_has_the_same_values_as_json(
     log: Log, broker: KafkaBroker, registry: SchemaRegistry, tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ def test_row_that_is_newer_than_its_change_is_not_touched(orders: Orders) -> Non
     assert orders.row(4) == (44, "four")
 
 
+@pytest.mark.long
 def test_table_with_a_change_feed_keeps_it(orders: Orders) -> None:
     """The feed has readers: only Delta's own command writes what it shows."""
     orders.sql("ALTER TABLE orders SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
@@ -136,7 +137,7 @@ def change_version(orders: Orders, patch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-@pytest.mark.spread(1)
+@pytest.mark.long
 @pytest.mark.parametrize("way", [switch_off, change_version])
 def test_with_another_delta_or_with_the_switch_off_sql_statements_are_executed(
     orders: Orders, monkeypatch: pytest.MonkeyPatch, way: Callable[..., Any]

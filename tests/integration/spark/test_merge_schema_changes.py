@@ -108,7 +108,7 @@ sys.exit(local.merge(sys.argv[2], sys.argv[4]) if engine.endswith("local") else 
 """
 
 
-@pytest.mark.spread(1)
+@pytest.mark.long
 def test_a_swap_of_names_that_was_cut_off_keeps_every_value_in_its_column(
     spark: Any,
     make_table: Callable[..., Table],

@@ -198,6 +198,7 @@ def test_tables_in_a_store_have_names_too(
     assert not other.merge(hand_log.root, place).published
 
 
+@pytest.mark.long
 def test_session_that_uses_another_metastore_is_refused(
     other: OtherSpark, spark: Any, hand_log: HandLog, lake: Warehouse
 ) -> None:
@@ -212,6 +213,7 @@ def test_session_that_uses_another_metastore_is_refused(
     assert other.merge(hand_log.root, Warehouse(lake.root, metastore=Metastore())).published, "the session's own"
 
 
+@pytest.mark.long
 def test_unavailable_metastore_is_named_and_nothing_is_lost(
     other: OtherSpark, hand_log: HandLog, lake: Warehouse, metastore: HiveMetastore
 ) -> None:
