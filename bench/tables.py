@@ -17,6 +17,7 @@ from bench import (
     tableshistory,
     tableslive,
     tableslog,
+    tablesmarks,
     tablespartitions,
     tablesscan,
     tablesupkeep,
@@ -37,6 +38,7 @@ PARTS: Mapping[str, Callable[[str, Budget], list[Line]]] = {
     "upkeep": tablesupkeep.after_upkeep,
     "cluster": tablescluster.clustered,
     "partitions": tablespartitions.partitions,
+    "marks": tablesmarks.marks,
     "freshness": tablesfreshness.freshness,
 }
 """In the order in which they run."""
