@@ -142,6 +142,7 @@ def test_every_schedule_keeps_the_invariants(outcomes: list[Outcome]) -> None:
     assert not broken, "\n".join(broken[:5])
 
 
+@pytest.mark.long
 def test_the_schedules_exercise_what_they_claim(outcomes: list[Outcome]) -> None:
     """A simulation in which nothing dangerous ever happens would always be green."""
     counts: Counter[str] = Counter()
@@ -247,7 +248,7 @@ def test_tables_whose_rows_cannot_leave_fail_alone_and_become_whole_again(server
     assert sum(outcome.counts["changes refused"] for outcome in outcomes) > 0
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("bug", IN_REFUSALS)
 def test_bug_planted_in_refusals_is_found(bug: str) -> None:
     assert any(run(seed, IN_REFUSALS[bug], refusals=True).violation is not None for seed in range(SEEDS_TO_FIND))

@@ -300,7 +300,7 @@ def _full_disk(*_: Any) -> None:
     raise OSError("full")
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("seed", range(6))
 def test_a_table_is_compacted_by_a_process_that_merges_all_the_time(
     hand_log: HandLog, merge: Merge, warehouse: Path, format_name: str, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -449,7 +449,7 @@ def test_a_merge_waits_only_for_the_steps_of_maintenance_that_change_something(
     orders.check(format_name)
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("seed", range(4))
 def test_cuts_expire_during_merges_and_the_kept_ones_read_the_same(
     hand_log: HandLog, merge: Merge, warehouse: Path, format_name: str, seed: int, monkeypatch: pytest.MonkeyPatch

@@ -66,6 +66,7 @@ class Copy:
                 known.register_table("public.orders", self._metadata)
 
 
+@pytest.mark.spread(1)
 def test_table_restored_from_a_copy_shows_no_other_cut(
     merged: Callable[[int], MergeReport], warehouse: Path, format_name: str, tmp_path: Path
 ) -> None:
@@ -131,6 +132,7 @@ def strange(warehouse: Path, format_name: str, what: str) -> None:
                 manage.rollback_to_snapshot(snapshots[-2].snapshot_id)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("what", ["delete", "restore"])
 def test_edits_by_another_program_are_in_the_next_cut_and_in_none_before(
     merge: Merge, merged: Callable[[int], MergeReport], hand_log: HandLog, warehouse: Path, format_name: str, what: str

@@ -177,6 +177,7 @@ def test_derived_tables_are_what_their_queries_give_in_many_histories(
     run_history(merge, hand_log, warehouse, format_name, f"{SEED} {number}")
 
 
+@pytest.mark.spread(1)
 def test_interrupted_merge_is_continued(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,7 +329,7 @@ def test_changes_concern_few_rows(
     assert seen == [True, False, True, False]
 
 
-@pytest.mark.spread(1)
+@pytest.mark.long
 def test_next_process_computes_no_index_again(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +372,7 @@ def compact(warehouse: Path, format_name: str) -> set[str]:
         return {str(there.path_on_disk(file)) for file in there.files()}
 
 
+@pytest.mark.spread(1)
 def test_first_merge_after_a_compaction_costs_as_much_as_others(
     merge: Merge, hand_log: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,6 +416,7 @@ def test_first_merge_after_a_compaction_costs_as_much_as_others(
     assert len(seen) == 3 * len(names)
 
 
+@pytest.mark.spread(1)
 def test_mean_is_continued_by_the_count_of_rows_while_no_row_has_null(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -479,6 +482,7 @@ RENAMES: Mapping[str, Any] = {
 }
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("name", RENAMES)
 def test_column_that_gets_the_name_of_another_changes_every_row(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -509,7 +513,7 @@ MODES: Mapping[Mode, str] = {
 }
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("mode", MODES)
 def test_inputs_have_any_mode(
     merge: Merge, hand_log: HandLog, warehouse: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch

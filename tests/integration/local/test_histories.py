@@ -114,7 +114,7 @@ def killed(log: HandLog, warehouse: Path, format_name: str, before: int) -> bool
     return ended.returncode != 0
 
 
-@pytest.mark.spread(1)
+@pytest.mark.long
 def test_a_merge_that_is_killed_before_any_commit_is_finished_by_the_next(
     hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
 ) -> None:

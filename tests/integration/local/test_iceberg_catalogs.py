@@ -100,7 +100,7 @@ def test_next_process_resumes_where_the_first_ended(hand_log: HandLog, lake: War
     assert not (lake.folder / CATALOG).exists()
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_no_class_that_a_table_names_is_imported(
     hand_log: HandLog, lake: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

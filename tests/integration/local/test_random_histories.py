@@ -439,7 +439,7 @@ BUGS: dict[str, tuple[Callable[[], Any], int]] = {
 """Each with the seed of a history that shows it. Other histories need other seeds: plant it and run hundreds."""
 
 
-@pytest.mark.spread(8)
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("table_format", FORMATS)
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_seen(bug: str, table_format: str, tmp_path: Path) -> None:
@@ -560,7 +560,7 @@ MODE_BUGS: dict[str, tuple[Mode, Callable[[], Any], int]] = {
 """Each with the mode and the seed of a history that shows it."""
 
 
-@pytest.mark.spread(8)
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("table_format", FORMATS)
 @pytest.mark.parametrize("bug", MODE_BUGS)
 def test_a_bug_planted_in_a_mode_is_seen(bug: str, table_format: str, tmp_path: Path) -> None:

@@ -331,6 +331,7 @@ def test_comparison_names_each_derived_table_that_it_does_not_compare(
     assert (done.exit_code, "several settings files" in done.output) == (78, True), done.output
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("seed", [*range(SEEDS), *(pytest.param(n, marks=pytest.mark.long) for n in range(50, 70))])
 def test_derived_table_agrees_with_the_tables_of_all_logs(
     tmp_path: Path, merge: Any, branches: tuple[Branch, Branch], seed: int

@@ -84,7 +84,7 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("type_", ["sqlite", "sql", "rest", "glue", pytest.param("hive", marks=pytest.mark.long)])
 def test_what_a_source_calls_things_stays_text_in_each_catalog(
     type_: str, hand_log: HandLog, tmp_path: Path, postgres: PostgresServer

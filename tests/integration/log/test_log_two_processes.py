@@ -116,6 +116,7 @@ def test_lock_of_a_dead_process_means_nothing(tmp_path: Path) -> None:
         log.close()
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("standby", [True, False])
 @pytest.mark.parametrize("stopped", [True, False])
 def test_writer_that_was_replaced_is_refused(tmp_path: Path, stopped: bool, standby: bool) -> None:

@@ -29,6 +29,7 @@ def found(server: MySQLServer, make_capture: MakeMySQLCapture, *subjects: str) -
     return [f for f in capture.source.doctor() if f.subject in subjects]
 
 
+@pytest.mark.spread(1)
 def test_replica_whose_log_lacks_what_it_replicates_is_no_source(
     own_mysql: MySQLServer, flavor: Flavor, make_capture: MakeMySQLCapture
 ) -> None:

@@ -166,6 +166,7 @@ def _running_pgbouncer(database: Database, room: Path, ignored: str) -> Iterator
         started.wait(30)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("pgbouncer", [False, True], indirect=True, ids=["by default", "settings pass"])
 def test_pgbouncer_is_named(database: Database, pgbouncer: str, make_capture: MakeCapture) -> None:
     """It refuses replication: "unsupported startup parameter" did not name a remedy, and was retried indefinitely."""

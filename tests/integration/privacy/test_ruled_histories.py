@@ -61,7 +61,7 @@ def test_tables_have_the_rows_of_the_rules(private_server: PostgresServer, tmp_p
 
 
 @pytest.mark.mysql
-@pytest.mark.spread(1)
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_tables_of_mysql_have_the_rows_of_the_rules(mysql_database: MySQLDatabase, tmp_path: Path, seed: int) -> None:
     """Sessions omit columns from the log, and statements show no numbers of columns."""

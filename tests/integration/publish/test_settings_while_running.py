@@ -84,6 +84,7 @@ def test_publishing_begins_moves_is_refused_and_ends_while_the_daemon_runs(here:
     here.end()
 
 
+@pytest.mark.long
 def test_publish_reads_its_settings_again_on_hang_up(here: Shop, broker: KafkaBroker) -> None:
     """SIGHUP ended it."""
     here.start()

@@ -108,7 +108,7 @@ def test_nothing_differs_in_postgres_while_it_is_written(postgres_shop: Compared
     compare_while_writing(postgres_shop)
 
 
-@pytest.mark.spread(1)
+@pytest.mark.long
 @pytest.mark.mysql
 def test_nothing_differs_in_mysql_and_mariadb_while_they_are_written(mysql_shop: ComparedShop) -> None:
     """The same, by another server's snapshots."""

@@ -482,7 +482,7 @@ def test_a_table_whose_rows_are_not_all_read_is_no_sample(on: Stage) -> None:
     assert on.counts == (0, 0, 0)
 
 
-@pytest.mark.spread(40)
+@pytest.mark.spread(20)
 @pytest.mark.parametrize("known_by", ["log", "catalog"])
 @pytest.mark.parametrize("seed", range(60))
 def test_in_whatever_order_things_happen_nothing_is_blamed(seed: int, known_by: Any) -> None:

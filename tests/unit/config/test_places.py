@@ -81,7 +81,7 @@ def _loop(tmp_path: Path) -> tuple[str, str]:
 WRONG = (_no_rights, _own_folder_without_rights, _folder_inside_without_rights, _file, _below_a_file, _long_name, _loop)
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("command", ["run", "merge", "upkeep"])
 @pytest.mark.parametrize("wrong", WRONG)
 def test_a_folder_that_cannot_be_written_is_named_with_its_setting(command: str, wrong: object, tmp_path: Path) -> None:

@@ -298,6 +298,7 @@ def db_columns(db: QueryDatabase, sql: str) -> list[str]:
     return found
 
 
+@pytest.mark.spread(24)
 @pytest.mark.parametrize("name", SHAPES)
 def test_rows_that_changes_concern_are_all_that_differ(db: QueryDatabase, name: str) -> None:
     """A derived table that keeps a row whose input has changed is wrong until its query changes."""
@@ -323,6 +324,7 @@ def test_shapes_that_are_continued(db: QueryDatabase) -> None:
     assert {name for name in SHAPES if increments(db, name) is not None} == set(CONTINUED)
 
 
+@pytest.mark.spread(16)
 @pytest.mark.parametrize("name", CONTINUED)
 def test_continued_rows_are_those_of_the_query(db: QueryDatabase, name: str) -> None:
     """A sum that is continued wrongly stays wrong for as long as the table exists."""

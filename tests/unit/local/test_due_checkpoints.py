@@ -41,7 +41,7 @@ def checkpoints_of(folder: Path) -> list[int]:
     return sorted(int(path.name[:20]) for path in (folder / "_delta_log").glob("*.checkpoint.parquet"))
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_state_is_the_same_whenever_checkpoints_are_written(warehouse: Path, seed: int) -> None:
     chance = random.Random(seed)

@@ -188,7 +188,7 @@ BUGS: dict[str, Callable[..., str]] = {
 }
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_planted_bug_is_seen(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Among logs with these seeds."""
