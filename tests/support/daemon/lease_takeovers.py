@@ -185,7 +185,7 @@ class Pair:
             case "cut off":
                 self._proxy_of(active).hold()
             case "handover":
-                wait_until(partial(_accepts_handover, active), "the capture to hand over", more=self.text)
+                wait_until(partial(_accepts_handover, active), "the capture to accept the handover", more=self.text)
             case _:
                 raise AssertionError(fault)
 

@@ -146,7 +146,7 @@ class FileTable(TableFiles[File], CurrentTable):
                 return None
         finally:
             self.held.paths = frozenset()
-        # Files that merges have added meanwhile are few and tiny: joining these at once would never end.
+        # Files that merges have added since then are few and tiny: joining these at once would never end.
         left = [file for file in self.files() if self.path_of(file) in done.others]
         has_more = bool(self._files_to_join(left) or self._worn_files(left))
         return Compacted(len(done.old), len(done.new), has_more, done.in_order)
