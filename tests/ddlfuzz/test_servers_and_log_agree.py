@@ -36,7 +36,7 @@ def test_log_equals_the_source_after_any_ddl(server: Server, seed: int, started:
     assert outcome.failure is None, f"{outcome.failure}\n{case.text()}{again(case, seed)}"
 
 
-@pytest.mark.spread(30)
+@pytest.mark.spread(12)
 @pytest.mark.parametrize(("server", "case"), CASES, ids=[f"{server}: {case.title}" for server, case in CASES])
 def test_case_that_a_seed_found_stays_fixed(server: Server, case: Case, started: Started) -> None:
     """A failure that a seed found stays covered: shrunk to the fewest statements that show it."""

@@ -25,6 +25,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counted]:
     process.close()
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", CEILINGS)
 def test_a_row_costs_no_more_instructions_than_it_did(counted: Counted, name: str) -> None:
     """A slower decoder shows here at once, where a clock on a busy machine shows nothing."""

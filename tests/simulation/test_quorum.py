@@ -73,6 +73,7 @@ PLANTED = [
 ]
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize(
     "planted",
     [pytest.param(one, id=one.name, marks=[pytest.mark.long] if one.name in RARE else []) for one in PLANTED],

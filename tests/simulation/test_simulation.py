@@ -180,7 +180,7 @@ def test_schedules_on_a_standby_keep_the_invariants() -> None:
     assert [what for what in EXERCISED_ON_STANDBYS if not counts[what]] == []
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("bug", ON_STANDBYS)
 def test_bug_planted_in_a_standbys_source_is_found(bug: str) -> None:
     """Each of the two places, and each mark, is needed."""

@@ -128,6 +128,7 @@ def test_rows_of_an_attached_spool_are_read_and_sealed(
     printed("log", "check", "--deep")
 
 
+@pytest.mark.spread(1)
 @pytest.mark.mysql
 @pytest.mark.parametrize("flavor", FLAVORS)
 def test_daemon_continues_from_the_stored_position(

@@ -101,6 +101,7 @@ def test_live_view_starts_from_the_stored_cut(stored: Stored) -> None:
         assert next(row for row in orders if row["id"] == 4)["amount"] == 1
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("name", FORMATS)
 def test_merge_continues_from_the_stored_tables(stored: Stored, name: str) -> None:
     """Positions, modes, column versions and deletion marks of then: afterwards the tables equal those that are built

@@ -115,7 +115,7 @@ def installation(reachable: Path) -> Callable[[Flavor], Path]:
     return installed
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.mysql
 @pytest.mark.parametrize("how", ["on PATH", "named"])
 def test_installed_server_is_found_by_the_printed_remedies(

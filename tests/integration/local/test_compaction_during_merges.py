@@ -248,6 +248,7 @@ def merge_by(engine: LocalEngine, orders: Orders) -> None:
     orders.merge_by(lambda: job.merge(Engines(engine), orders.log.root, orders.warehouse))
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("tiny", [0, 1 << 20], ids=["many deleted rows", "tiny files"])
 def test_a_merge_rewrites_no_file_that_its_process_compacts(
     orders: Orders, format_name: str, tiny: int, monkeypatch: pytest.MonkeyPatch

@@ -80,6 +80,7 @@ def in_order(rows: Any) -> list[str]:
     return sorted(map(repr, rows))
 
 
+@pytest.mark.spread(1)
 @pytest.mark.usefixtures("package")
 def test_rows_of_functions_follow_their_input(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
     """A function that returns no row, one, or several for a row leaves none of an earlier version of it."""

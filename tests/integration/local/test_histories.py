@@ -36,7 +36,7 @@ def hand_log(tmp_path: Path) -> HandLog:
     return HandLog(tmp_path / "log", has_transactions=True)
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("seed", range(20))
 def test_versions_in_a_table_are_those_of_the_oracle(
     seed: int, hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str

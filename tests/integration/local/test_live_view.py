@@ -163,6 +163,7 @@ def test_live_view_of_many_histories_is_the_fold(part: int, tmp_path: Path) -> N
 # ── a comparison that cannot fail proves nothing ──────────────────────────────────────────────────────────────
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     ("seed", "mode", "with_policies"),
     [
@@ -252,7 +253,7 @@ BUGS_OF_MODES: dict[str, tuple[Mode, Callable[[], Any], int]] = {
 """The same of modes that keep more than the rows of now."""
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("bug", [*BUGS, *BUGS_OF_MODES])
 def test_a_planted_bug_is_seen(bug: str, tmp_path: Path) -> None:
     """A comparison that cannot fail proves nothing."""

@@ -45,6 +45,7 @@ def rows_now(log: Path, warehouse: Path) -> dict[str, list[dict[str, Any]]]:
     return {name: rows.to_pylist() for name, rows in local.read_live(log, warehouse).items()}
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("seed", [KNOWN, *(pytest.param(n, marks=pytest.mark.long) for n in range(100, 130))])
 def test_one_table_has_exactly_the_rows_of_its_sources(tmp_path: Path, merge: Merge, seed: int) -> None:
     """Shards in one table: a truncate, a new backfill, a new column or a dropped table of one of them must leave the
@@ -52,6 +53,7 @@ def test_one_table_has_exactly_the_rows_of_its_sources(tmp_path: Path, merge: Me
     assert differences(tmp_path, seed, merge, rows_of_cut, rows_now) == []
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("seed", [KNOWN, *(pytest.param(n, marks=pytest.mark.long) for n in range(100, 120))])
 @pytest.mark.parametrize("mode", ["soft_delete", "append", "history"])
 def test_one_table_has_in_each_mode_what_separate_tables_would_have(
@@ -61,6 +63,7 @@ def test_one_table_has_in_each_mode_what_separate_tables_would_have(
     assert differences_from_separate(tmp_path, seed, merge, mode) == []
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("seed", [KNOWN, *(pytest.param(n, marks=pytest.mark.long) for n in range(100, 115))])
 @pytest.mark.parametrize("mode", ["current", *(pytest.param(m, marks=pytest.mark.long) for m in LATER_MODES)])
 def test_two_pipelines_are_in_one_table_what_they_are_in_two(

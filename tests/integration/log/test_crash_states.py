@@ -449,7 +449,7 @@ PLANTED = (
 )
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("planted", PLANTED)
 def test_omitted_sync_is_found(
     planted: type[Recording], told: Callable[[type[Recording]], Recording], fresh: Callable[[], Path]

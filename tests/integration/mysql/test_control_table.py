@@ -25,6 +25,7 @@ def as_users(mysql_database: MySQLDatabase) -> Iterator[Callable[[str], str]]:
     server.execute(*(f"DROP USER {user}@'127.0.0.1'" for user in USERS), "DROP DATABASE IF EXISTS ops")
 
 
+@pytest.mark.spread(1)
 def test_remedy_creates_the_control_table_and_commands_are_answered(
     mysql_database: MySQLDatabase, as_users: Callable[[str], str]
 ) -> None:

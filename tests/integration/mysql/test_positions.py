@@ -322,6 +322,7 @@ def test_event_larger_than_a_packet_does_not_hide_the_ones_after_it(
         make_capture(database, tables=["shop.t"]).prepare(capture.checkpoint)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("loss", ["purged", "reset"])
 def test_lost_binary_log_is_seen_by_doctor_and_status_and_the_remedy_repairs_it(
     own_mysql: MySQLServer, flavor: Flavor, tmp_path: Path, loss: str

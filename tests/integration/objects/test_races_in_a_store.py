@@ -75,6 +75,7 @@ class Writer:
         self._process.wait()
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(
     ("table_format", "appends", "stops"),
     [("delta", 200, 5), ("iceberg", 6, 1), pytest.param("iceberg", 200, 8, marks=pytest.mark.long)],

@@ -124,7 +124,7 @@ def test_maintenance_may_end_at_every_request(
     assert number > 20, number
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("how", ["cut", "lost", "busy", "slow"])
 def test_single_faults_are_not_noticed(lake: StoredLake, changing: Changing, how: Fault) -> None:
     """Each third request fails once and is sent again; a commit whose answer was lost is not taken for a different

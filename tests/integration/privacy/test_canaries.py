@@ -220,6 +220,7 @@ def renamed_table_fails_alone(bank: PrivateBank | PrivateMySQLBank, table: str, 
     assert canaries_in(bank.folder) == []
 
 
+@pytest.mark.spread(1)
 @pytest.mark.postgres
 @pytest.mark.parametrize("table", ["visits", "cards"])
 def test_renamed_table_fails_alone_until_its_new_name_has_policies(bank: PrivateBank, table: str) -> None:
@@ -228,6 +229,7 @@ def test_renamed_table_fails_alone_until_its_new_name_has_policies(bank: Private
     renamed_table_fails_alone(bank, table, [renamed, changed])
 
 
+@pytest.mark.spread(1)
 @pytest.mark.mysql
 def test_renamed_table_of_mysql_fails_alone_until_its_new_name_has_policies(mysql_bank: PrivateMySQLBank) -> None:
     renamed, changed = "RENAME TABLE visits TO guests", "UPDATE guests SET email = concat(email, '!')"
@@ -260,6 +262,7 @@ def test_new_table_that_its_policies_do_not_fit_is_skipped_and_stops_no_other(ba
     skipped_and_others_captured(bank, create, insert, "UPDATE visits SET seen = false WHERE id = 1")
 
 
+@pytest.mark.spread(1)
 @pytest.mark.mysql
 def test_new_table_on_mysql_that_its_policies_do_not_fit_stops_no_other(mysql_bank: PrivateMySQLBank) -> None:
     create, insert = "CREATE TABLE odd (tag varchar(40) PRIMARY KEY)", f"INSERT INTO odd VALUES ('{CANARY}')"

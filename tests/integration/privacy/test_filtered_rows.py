@@ -78,7 +78,7 @@ def killed_and_compared(bank: FilteredBank | FilteredMySQLBank, point: str, coun
     bank.assert_killed(killed, live=True)
     again = bank.daemon()
     before = bank.transactions
-    bank.wait_until(lambda: bank.transactions > before + 60, "the writer to continue", again)
+    bank.wait_until(lambda: bank.transactions > before + 25, "the writer to continue", again)
     bank.stop_writing()
     bank.assert_verified(again)
     bank.catch_up_and_stop(again)

@@ -199,6 +199,7 @@ def with_another_column(taken: Taken) -> None:
     taken.as_parquet(rows.append_column("loaded_by", pa.array(["spark"] * len(rows))))
 
 
+@pytest.mark.spread(1)
 def test_parquet_that_agrees_with_postgres_is_adopted_without_reading_a_row(postgres: Taken) -> None:
     """Reading a terabyte twice would be too expensive."""
     with_another_column(postgres)

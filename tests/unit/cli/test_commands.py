@@ -692,6 +692,7 @@ def test_numbers_read_well(say: Callable[[float | None], str], value: float | No
     assert say(value) == expected
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("command", ["status", "log check"])
 def test_commands_about_a_log_do_without_pandas(command: str, tmp_path: Path) -> None:
     """pyarrow imports it with its first array, half a second at each start. It is installed here, and could be."""

@@ -105,6 +105,7 @@ def daemon(path: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_stop_while_it_waits_is_no_failure(tmp_path: Path, closed_port: int, number: signal.Signals) -> None:
     """A service manager that stops a waiting daemon must not find it failed."""

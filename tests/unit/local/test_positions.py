@@ -181,7 +181,7 @@ def test_marks_of_a_large_file_are_added_to_and_seldom_written_again(
     assert sum(written.values()) < 8 * 5000, "one file with all rows: 50 times"
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_marks_at_random_leave_what_a_model_has(
     table: IcebergTable, monkeypatch: pytest.MonkeyPatch, seed: int

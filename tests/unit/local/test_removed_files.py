@@ -93,6 +93,7 @@ def test_only_files_of_versions_that_are_not_needed_are_missing(tmp_path: Path) 
         assert table._used_since(oldest) == names_since(tmp_path / "t", oldest)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("writer", ["delta-rs", "another"])
 def test_checkpoints_of_other_programs_do_not_tell_removed_files(tmp_path: Path, writer: str, reads: list[str]) -> None:
     """Some omit deletion vectors of removed files: kept cuts would lose the vectors' files. cdcflow's later ones tell
@@ -166,6 +167,7 @@ def _date(folder: Path, times: Sequence[int | None]) -> None:
         path.write_text("\n".join([json.dumps(info), *others]) + "\n")
 
 
+@pytest.mark.spread(4)
 def test_version_of_a_time_is_found_in_few_commits(tmp_path: Path, reads: list[str]) -> None:
     """Maintenance reads each commit since a week ago otherwise, to find the one of a week ago."""
     folder = tmp_path / "t"

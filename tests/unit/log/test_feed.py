@@ -43,6 +43,7 @@ def found(table: pa.Table) -> list[Values]:
     return listed
 
 
+@pytest.mark.spread(10)
 @pytest.mark.parametrize("number", range(20))
 def test_feed_shows_the_fold_s_rows_before_and_after_each_change(number: int) -> None:
     """Whole old rows fill in values that changes omit, and give the preimages, over two shapes."""

@@ -62,7 +62,7 @@ def test_every_position_means_what_was_committed_up_to_it(layout: Layout) -> Non
         assert offset_of_position(layout, f"0/{number:X}") == expected
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("sealed", [0, 1, 3, 6])
 def test_rows_of_a_backfill_do_not_disturb_the_search_for_a_position(tmp_path: Path, sealed: int) -> None:
     """Their positions show when they were read, and are before and after those of the transactions around them."""

@@ -355,7 +355,7 @@ def can_follow(first: str, second: str) -> bool:
     return len(set(names)) == len(names)
 
 
-@pytest.mark.spread(4)
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("first", [name for name in CHANGES if name != "nothing"])
 def test_a_job_killed_at_any_commit_of_a_schema_change_is_finished_by_the_next(first: str) -> None:
     """G10, G25, G27, P19, P25: the next run learns what the dead one did only from the columns' ids."""

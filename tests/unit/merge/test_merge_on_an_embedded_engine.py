@@ -294,7 +294,7 @@ BREACHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
 }
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("breach", BREACHES)
 def test_a_planted_breach_differs_from_the_fold(
     breach: str, warehouse: EmbeddedWarehouse, monkeypatch: pytest.MonkeyPatch

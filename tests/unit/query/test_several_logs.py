@@ -65,6 +65,7 @@ def expected(transactions: list[Logged], tables: frozenset[str] | None = None, o
     ]
 
 
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("seed", [*range(ROUNDS), *(pytest.param(n, marks=pytest.mark.long) for n in range(50, 350))])
 def test_changes_are_in_the_order_of_commit_clocks_and_resume_at_every_cursor(
     made: Any, seed: int, monkeypatch: pytest.MonkeyPatch

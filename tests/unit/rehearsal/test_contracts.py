@@ -75,6 +75,7 @@ def test_table_that_stops_shows_no_such_row_and_continues_once_the_source_is_cor
     )
 
 
+@pytest.mark.spread(2)
 @FORMATS
 @pytest.mark.parametrize("mode", ["current", "soft_delete"])
 def test_quarantined_row_is_not_in_the_table_and_returns_when_it_is_corrected(format_: str, mode: str) -> None:
