@@ -93,6 +93,19 @@ def test_slot_of_another_plugin_is_refused(items: Database, make_capture: MakeCa
         make_capture(items, slot=name).prepare()
 
 
+def test_slot_that_sends_prepared_transactions_is_refused(items: Database, make_capture: MakeCapture) -> None:
+    """The first PREPARE TRANSACTION would have stopped the capture, at each start."""
+    name = f"prepared_{items.name}"
+    items.execute(f"SELECT pg_create_logical_replication_slot('{name}', 'pgoutput', twophase => true)")
+    with pytest.raises(ConfigurationError, match=r"was created with two_phase") as refused:
+        make_capture(items, slot=name).prepare()
+    items.execute(str(refused.value.remedy).split("run ")[1].split(";")[0])
+    capture = make_capture(items, slot=name)
+    capture.prepare()
+    items.execute("INSERT INTO items VALUES (1, 'a')")
+    assert [r["id"] for r in capture.changes()] == [1]
+
+
 def test_slot_creation_names_the_transaction_it_waits_for(items: Database, make_capture: MakeCapture) -> None:
     """P34: a forgotten transaction blocks the first start; an operator needs its pid, and no half-created slot
     stays.

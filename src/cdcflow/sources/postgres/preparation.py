@@ -261,6 +261,13 @@ class Preparation:
                 remedy=f"run SELECT pg_drop_replication_slot('{found.name}'); cdcflow creates it again",
                 runbook="slot-unusable",
             )
+        if found.two_phase:
+            raise ConfigurationError(
+                f"slot {found.name} was created with two_phase, so the server sends prepared transactions before their "
+                "commit, which cdcflow does not read",
+                remedy=f"run SELECT pg_drop_replication_slot('{found.name}'); cdcflow creates it without two_phase",
+                runbook="slot-unusable",
+            )
         publication.wait_for_older(self.connection, self.older_wait_s, f"adopting slot {found.name}")
         (reached,) = query_row(
             self.connection,

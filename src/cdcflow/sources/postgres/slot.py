@@ -34,7 +34,7 @@ _SLOT = """
 SELECT slot_name, plugin, slot_type, database, active_pid, confirmed_flush_lsn::text, restart_lsn::text, wal_status,
        to_jsonb(s) ->> 'invalidation_reason', coalesce((to_jsonb(s) ->> 'conflicting')::bool, false),
        coalesce((to_jsonb(s) ->> 'failover')::bool, false), coalesce((to_jsonb(s) ->> 'synced')::bool, false),
-       temporary
+       temporary, coalesce((to_jsonb(s) ->> 'two_phase')::bool, false)
 FROM pg_catalog.pg_replication_slots s WHERE slot_name = %s
 """
 
@@ -42,7 +42,7 @@ FROM pg_catalog.pg_replication_slots s WHERE slot_name = %s
 @dataclass(frozen=True, slots=True)
 class Slot:
     """A slot in pg_replication_slots. `confirmed` and `restart` are None while the slot is being created, and once it
-    is lost."""
+    is lost. `two_phase`: the server sends prepared transactions before they are committed, in other messages."""
 
     name: str
     plugin: str | None
@@ -57,6 +57,7 @@ class Slot:
     failover: bool
     synced: bool
     temporary: bool
+    two_phase: bool
 
     @property
     def is_lost(self) -> bool:
