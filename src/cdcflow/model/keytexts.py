@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,10 +69,12 @@ def scalar_of(table: Table, name: str, text: str) -> pa.Scalar:
 
 
 def are_equal(columns: Sequence[pa.ChunkedArray], wanted: Sequence[pa.Scalar]) -> pa.ChunkedArray:
-    """Return, for each row, whether it has these values; NULL equals none of them."""
+    """Return, for each row, whether it has these values; NULL equals none of them, and NaN itself, as a key does."""
     found: Any = True
     for column, value in zip(columns, wanted, strict=True):
-        found = pc.and_(found, pc.fill_null(pc.equal(column, value), False))
+        is_nan = pa.types.is_floating(value.type) and value.is_valid and math.isnan(value.as_py())
+        same = pc.is_nan(column) if is_nan else pc.equal(column, value)
+        found = pc.and_(found, pc.fill_null(same, False))
     return found
 
 

@@ -67,6 +67,19 @@ def test_a_zero_that_changed_its_sign_is_a_difference(hand_log: HandLog) -> None
     assert [row.key for row in asked.diff("public.signs", 2).found] == [("0",)]
 
 
+def test_row_whose_key_is_nan_is_found(hand_log: HandLog) -> None:
+    """The source has one row with this key, although NaN equals no number: `get` showed none."""
+    table = make_table("signs", id="float64", v="int64")
+    hand_log.has_transactions = True
+    hand_log.state(table)
+    hand_log.segment([(table, "c", {"id": float("nan"), "v": 1}), (table, "c", {"id": 1.0, "v": 7})])
+    hand_log.segment([(table, "u", {"id": float("nan"), "v": 2})])
+    asked = ChangeLog(FolderReader(hand_log.root), Layout(hand_log.root), LocalCurrent)
+    found = asked.get("public.signs", "NaN")
+    assert found.values is not None
+    assert found.values["v"] == 2
+
+
 def test_a_backfill_that_finds_the_other_zero_begins_a_version(
     merge: Callable[..., MergeReport], hand_log: HandLog, warehouse: Path
 ) -> None:

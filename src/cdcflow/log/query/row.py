@@ -52,6 +52,9 @@ class Row:
     unknown: tuple[str, ...] = ()
 
 
+_NAN = float("nan")
+"""Replaces every NaN. A NaN equals no number, so a key with one is found again only if it is the same object."""
+
 Find = Callable[[Key, int], Iterator[Rows]]
 """The rows of a key up to an offset, latest first (`KeyRows.of`)."""
 
@@ -62,7 +65,7 @@ def changes_of(found: Rows) -> Iterator[Change]:
     for row in rows.to_pylist():
         op, unchanged = row[OP], tuple(row[UNCHANGED] or ())
         sent = {
-            name: value
+            name: value if value == value else _NAN
             for name, value in row.items()
             if name not in LOG_COLUMNS and name not in unchanged and op != TRUNCATE
         }
@@ -139,8 +142,12 @@ def _has(values: Values | None, shape: Table, key: Key) -> bool:
     return (
         values is not None
         and columns is not None
-        and all(values.get(name) == column[0].as_py() for name, column in zip(shape.key, columns, strict=True))
+        and all(_is_same(values.get(name), column[0].as_py()) for name, column in zip(shape.key, columns, strict=True))
     )
+
+
+def _is_same(one: object, other: object) -> bool:
+    return one == other or (one != one and other != other)  # both are NaN
 
 
 def _says_all(change: Change) -> bool:
