@@ -374,6 +374,17 @@ def test_default_of_older_rows_has_the_policy_too() -> None:
     assert found.table.columns[1].missing == expected
 
 
+def test_default_of_older_rows_that_is_bytes_has_the_policy_of_its_bytes() -> None:
+    """The server's text of bytes is hexadecimal. Its own hash would be that of no row."""
+    table = Table(TABLE, 1, (column("id"), column("email", pa.binary(), missing="\\x00ffab")), ("id",))
+    hashed = rules({"email": {"hash": "${env:POLICY_KEY}"}}).shape(table)
+    cut = rules({"email": {"truncate": 2}}).shape(table)
+    assert hashed is not None
+    assert hashed.table.columns[1].missing == hmac.new(SECRET.encode(), b"\x00\xff\xab", hashlib.sha256).hexdigest()
+    assert cut is not None
+    assert cut.table.columns[1].missing == "\\x00ff"
+
+
 def test_doctor_reports_that_hashes_are_slow_where_nothing_was_compiled() -> None:
     """A capture that takes several times as long would show the reason nowhere else."""
     found = kernels(None)

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from cdcflow.config.columns import ColumnKey, ColumnRule, EncryptionKey
 from cdcflow.errors import ConfigurationError, TableMisfit
+from cdcflow.model.keytexts import values
 from cdcflow.model.table import Column, TableId
 from cdcflow.model.types import ERASABLE, HASHED, ColumnType
 from cdcflow.sources.privacy.kernels import Convert, bytes_of, constant_of, mask_of, nulls_of, text_of, truncate_of
@@ -137,9 +138,9 @@ class PrivacyPolicy:
         if column.missing is None:
             return changed, convert
         try:
-            value = pa.array([column.missing]).cast(column.type.arrow)
-            return replace(changed, missing=convert(value)[0].as_py()), convert
-        except pa.ArrowException:
+            found = convert(values([column.missing], column.type.arrow))[0].as_py()
+            return replace(changed, missing=f"\\x{found.hex()}" if isinstance(found, bytes) else found), convert
+        except (ValueError, pa.ArrowException):
             raise _default_without_policy(table, column) from None
 
 
