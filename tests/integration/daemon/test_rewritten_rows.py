@@ -39,6 +39,9 @@ CHANGED = {
     "part_detached": "ALTER TABLE {t} DETACH PARTITION {t}_1",
     "part_attached": "CREATE TABLE {t}_3 (LIKE {t}); INSERT INTO {t}_3 (id, v) VALUES (2000, 2);"
     " ALTER TABLE {t} ATTACH PARTITION {t}_3 FOR VALUES FROM (1000) TO (MAXVALUE)",
+    "part_returned": "BEGIN; ALTER TABLE {t} DETACH PARTITION {t}_1; UPDATE {t}_1 SET v = 70 WHERE id = 1;"
+    " INSERT INTO {t}_1 (id, v) VALUES (0, 7);"
+    " ALTER TABLE {t} ATTACH PARTITION {t}_1 FOR VALUES FROM (MINVALUE) TO (3); COMMIT",
 }
 """What each does to a table {t} (id int PRIMARY KEY, v int) that was read already."""
 
@@ -75,6 +78,11 @@ def names(cases: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
         for case, statement in cases.items():
             name = f"{way}_{case}"
             yield name, way, statement.format(t=name)
+
+
+def in_log(value: object) -> object:
+    """A value of the source as the log has it."""
+    return str(value) if type(value).__module__ == "ipaddress" else value
 
 
 class Ledger(Bank):
@@ -121,9 +129,7 @@ class Ledger(Bank):
             logged = sorted(
                 (tuple(row.values.get(c, missing.get(c)) for c in columns) for row in rows[table].values()), key=repr
             )
-            source = [
-                tuple(str(v) if type(v).__module__ == "ipaddress" else v for v in r) for r in self.source_rows(name)
-            ]
+            source = [tuple(map(in_log, row)) for row in self.source_rows(name)]
             if logged != sorted(source, key=repr):
                 found[name] = logged, source
         return found

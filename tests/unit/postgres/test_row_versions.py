@@ -16,6 +16,8 @@ READ = CatalogVersion(
     FILES,
     ("17", "", "19"),
     {16390: frozenset({"1a", "2b"})},
+    attached_by={16402: "744:746"},
+    created_by="740",
 )
 
 
@@ -43,6 +45,9 @@ READ = CatalogVersion(
         ({"types": {**READ.types, 16500: frozenset({"9f"})}}, False),  # ADD COLUMN of another type
         ({"types": {**READ.types, 16500: frozenset({"9f"})}, "altered": frozenset({16500})}, True),
         ({"altered": frozenset({16390})}, False),  # altered before the rows were read
+        ({"attached_by": {16401: "745", 16402: "790"}}, True),  # DETACH, and ATTACH again
+        ({"attached_by": {16401: "745"}}, False),  # the version is of an earlier cdcflow, which did not record it
+        ({"attached_by": {16401: "3", 16402: "4"}, "created_by": "2"}, False),  # pg_upgrade
     ],
 )
 def test_rows_changed_when_what_they_show_depends_on_changed(now: Mapping[str, Any], changed: bool) -> None:

@@ -31,10 +31,11 @@ FORMAT = 1
 # pg_partition_tree is not used, because it waits for locks of DDL; nor is pg_relation_filenode, because it uses a
 # different snapshot.
 _FILES = """
-WITH RECURSIVE tree (root, oid, kind, file, made_here) AS (
-    SELECT c.oid, c.oid, c.relkind, c.relfilenode, true FROM pg_catalog.pg_class c WHERE c.oid = ANY (%s::oid[])
+WITH RECURSIVE tree (root, oid, kind, file, attached_by, made_here) AS (
+    SELECT c.oid, c.oid, c.relkind, c.relfilenode, '', true FROM pg_catalog.pg_class c WHERE c.oid = ANY (%s::oid[])
     UNION ALL
-    SELECT t.root, c.oid, c.relkind, c.relfilenode, t.made_here AND EXISTS (
+    SELECT t.root, c.oid, c.relkind, c.relfilenode, concat_ws(':', nullif(t.attached_by, ''), i.xmin), t.made_here
+    AND EXISTS (
         SELECT FROM pg_catalog.pg_attribute made JOIN pg_catalog.pg_attribute a ON a.attrelid = made.attrelid
         WHERE made.attrelid = c.oid AND made.attnum = -1 AND a.attnum > 0 AND a.attinhcount > 0
           AND a.xmin = made.xmin AND a.cmin = made.cmin AND a.xmax = 0 AND made.xmax = 0)
@@ -47,7 +48,8 @@ SELECT t.root::bigint, t.oid::bigint, t.file::bigint,
        (SELECT pg_catalog.hashtextextended(
             string_agg(concat_ws(':', a.attnum, a.xmin), ',' ORDER BY a.attnum) COLLATE "C", 0)
         FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.oid AND a.attnum > 0),
-       t.made_here AND t.file = t.oid
+       t.made_here AND t.file = t.oid, t.attached_by,
+       (SELECT a.xmin::text FROM pg_catalog.pg_attribute a WHERE a.attrelid = t.root AND a.attnum = -1)
 FROM tree t WHERE t.kind <> 'p'
 """
 
@@ -154,7 +156,9 @@ class CatalogVersion:
     (`word_of`), empty if the column is dropped. `types` has texts by type; texts may be added. `attached` are
     the partitions that may have had rows when they were added, `altered` the types that were changed since they were
     created; neither is stored, because only new partitions and types are checked for it. `was` are earlier lists of
-    columns, which the stream may still refer to although some of their columns were dropped since. `key` is the primary
+    columns, which the stream may still refer to although some of their columns were dropped since. `attached_by` has
+    the transactions that attached each partition, and the tables between it and the root; `created_by` is the
+    transaction that created the root (pg_upgrade creates it again, and attaches all partitions). `key` is the primary
     key (None: an earlier cdcflow, which did not record it, wrote the version), `keys_were` those that the table had
     since its rows were read, `is_full` whether REPLICA IDENTITY is FULL, `untold` whether a message arrived that does
     not contain the key of its time.
@@ -172,6 +176,8 @@ class CatalogVersion:
     is_full: bool = False
     untold: bool = False
     unlisted: bool = False
+    attached_by: Mapping[int, str] = field(default_factory=dict)
+    created_by: str = ""
 
     def after(self, before: CatalogVersion) -> CatalogVersion:
         """Return this version, with the facts that it must keep from an earlier version: lists of columns, keys, and
@@ -201,6 +207,10 @@ class CatalogVersion:
             file != self.files.get(oid, (0, ""))[0] for oid, (file, _) in before.files.items() if oid != self.oid
         )
         came = any(oid not in before.files for oid in self.attached)
+        # A partition that was detached may have been changed without being logged before it was attached again.
+        came_back = self.created_by == before.created_by and any(
+            by != before.attached_by.get(oid, by) for oid, by in self.attached_by.items()
+        )
         both = zip(self.columns, before.columns, strict=False)
         shown_otherwise = any(now != then for now, then in both if now and then)
         types = any(
@@ -210,7 +220,8 @@ class CatalogVersion:
             file != self.files[oid][0] for oid, (file, _) in before.files.items() if oid in self.files
         )
         decoded_otherwise = (self.is_full or before.is_full) and self.has_other_key(before)
-        return rewritten or unlogged or left or came or shown_otherwise or types or decoded_otherwise
+        partitions = left or came or came_back
+        return rewritten or unlogged or partitions or shown_otherwise or types or decoded_otherwise
 
     def to_json(self) -> str:
         types = {str(oid): ".".join(sorted(words)) for oid, words in self.types.items()}
@@ -222,9 +233,9 @@ class CatalogVersion:
         full = {"full": True} if self.is_full else {}
         untold = {"untold": True} if self.untold else {}
         unlisted = {"unlisted": True} if self.unlisted else {}
-        return json.dumps(
-            {**value, **more, **was, **key, **keys, **full, **untold, **unlisted}, separators=(",", ":"), sort_keys=True
-        )
+        by = {"attached_by": self.attached_by, "created_by": self.created_by} if self.attached_by else {}
+        found = {**value, **more, **was, **key, **keys, **full, **untold, **unlisted, **by}
+        return json.dumps(found, separators=(",", ":"), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> CatalogVersion:
@@ -240,6 +251,8 @@ class CatalogVersion:
             is_full=value.get("full", False),
             untold=value.get("untold", False),
             unlisted=value.get("unlisted", False),
+            attached_by={int(oid): by for oid, by in value.get("attached_by", {}).items()},
+            created_by=value.get("created_by", ""),
         )
 
 
@@ -248,9 +261,15 @@ def versions(connection: Connection, oids: Collection[int]) -> dict[int, Catalog
     wanted = (sorted(oids),)
     files: dict[int, dict[int, tuple[int, str]]] = {}
     attached: dict[int, set[int]] = {}
-    for root, oid, file, digest, came_empty in connection.execute(_FILES, wanted):
+    attached_by: dict[int, dict[int, str]] = {}
+    created_by: dict[int, str] = {}
+    for root, oid, file, digest, came_empty, by, created in connection.execute(_FILES, wanted):
         files.setdefault(root, {})[oid] = (file, _word(digest or 0))
-        if root != oid and not came_empty:
+        if root == oid:
+            continue
+        attached_by.setdefault(root, {})[oid] = by
+        created_by[root] = created or ""
+        if not came_empty:
             attached.setdefault(root, set()).add(oid)
     bases: dict[int, int] = {}
     types: dict[int, dict[int, frozenset[str]]] = {}
@@ -282,6 +301,8 @@ def versions(connection: Connection, oids: Collection[int]) -> dict[int, Catalog
             key=keys.get(root, _NO_KEYS)[0],
             is_full=keys.get(root, _NO_KEYS)[1],
             unlisted=keys.get(root, _NO_KEYS)[2],
+            attached_by=attached_by.get(root, {}),
+            created_by=created_by.get(root, ""),
         )
         for root, found in columns.items()
     }
