@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ CHANGED = {
     "wider": "ALTER TABLE {t} ALTER v TYPE bigint USING v + 1",
     "key": "ALTER TABLE {t} ALTER id TYPE int USING id + 1000",
     "expression": "ALTER TABLE {t} ALTER g SET EXPRESSION AS (v * 7)",
+    "span": "ALTER TABLE {t} ADD COLUMN c interval DEFAULT '5 days 00:00:07'",
     "no_longer_missing": "ALTER TABLE {t} ADD COLUMN c int DEFAULT 7; VACUUM FULL {t}",
     "label": "ALTER TYPE {t}_mood RENAME VALUE 'sad' TO 'blue'",
     "composite": "ALTER TYPE {t}_pair ADD ATTRIBUTE third int",
@@ -82,6 +84,8 @@ def names(cases: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
 
 def in_log(value: object) -> object:
     """A value of the source as the log has it."""
+    if isinstance(value, timedelta):
+        return ("months", 0), ("days", value.days), ("microseconds", value.seconds * 1_000_000 + value.microseconds)
     return str(value) if type(value).__module__ == "ipaddress" else value
 
 

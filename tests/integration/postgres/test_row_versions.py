@@ -15,6 +15,8 @@ T = table_id("public.t")
 
 STATEMENTS = {
     "ALTER TABLE t ADD COLUMN c int DEFAULT 7": False,
+    "ALTER TABLE t ADD COLUMN i interval DEFAULT '1 day'": True,
+    "ALTER TABLE t ADD COLUMN e date DEFAULT '0044-03-15 BC', ADD COLUMN f date DEFAULT '2020-01-01'": True,
     "ALTER TABLE t ALTER v TYPE int USING v * 2": True,
     "ALTER TABLE t ALTER d TYPE int": False,
     "ALTER TABLE t ALTER d TYPE bigint": True,

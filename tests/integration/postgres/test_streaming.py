@@ -184,7 +184,7 @@ def test_column_with_a_default_shows_what_older_rows_have(database: Database, ca
     capture.prepare()
     database.execute(
         "ALTER TABLE t ADD a text DEFAULT 'it''s, \"quoted\" {x}', ADD b timestamptz DEFAULT '2020-01-01 12:00+02',"
-        " ADD c int[] DEFAULT '{1,NULL}', ADD d bytea DEFAULT '\\x00ff', ADD e int"
+        " ADD c int[] DEFAULT '{1,NULL}', ADD d bytea DEFAULT '\\x00ff', ADD e int, ADD f box DEFAULT '((0,0),(1,1))',"
     )
     database.execute("INSERT INTO t VALUES (2, NULL)")
     (batch,) = capture.batches()
@@ -196,8 +196,29 @@ def test_column_with_a_default_shows_what_older_rows_have(database: Database, ca
         "c": "{1,NULL}",
         "d": "\\x00ff",
         "e": None,
+        "f": "(1,1),(0,0)",
     }
     assert capture.shape("public.t") == batch.table
+
+
+def test_constant_of_a_column_is_kept_if_its_type_was_changed_on_the_way(database: Database, capture: Capture) -> None:
+    """The first row with the column names its first type, and the catalog shows the second one. Older rows had NULL."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE DOMAIN small AS int; INSERT INTO t VALUES (1)")
+    capture.prepare()
+    with database.connect(autocommit=True) as session:
+        session.execute(
+            "ALTER TABLE t ADD a varchar(10) DEFAULT 'x', ADD b numeric(5,2) DEFAULT 1.5,"
+            " ADD c timestamp(3) DEFAULT '2020-01-01 12:00', ADD d small DEFAULT 7, ADD e int DEFAULT 8"
+        )
+        session.execute("INSERT INTO t VALUES (2)")
+        session.execute(
+            "ALTER TABLE t ALTER a TYPE text, ALTER b TYPE numeric(8,2), ALTER c TYPE timestamp, ALTER d TYPE int"
+        )
+        session.execute("INSERT INTO t VALUES (3)")
+    first, second = capture.batches()
+    assert first.table.columns[1].type.source == "character varying(10)"
+    for batch in (first, second):
+        assert [c.missing for c in batch.table.columns] == [None, "x", "1.50", "2020-01-01 12:00:00", "7", "8"]
 
 
 def test_identity_changed_on_the_way_counts_from_the_next_row(database: Database, capture: Capture) -> None:

@@ -48,6 +48,8 @@ READ = CatalogVersion(
         ({"attached_by": {16401: "745", 16402: "790"}}, True),  # DETACH, and ATTACH again
         ({"attached_by": {16401: "745"}}, False),  # the version is of an earlier cdcflow, which did not record it
         ({"attached_by": {16401: "3", 16402: "4"}, "created_by": "2"}, False),  # pg_upgrade
+        ({"columns": ("17", "", "19", "4a2"), "unkept": frozenset({4})}, True),  # ADD COLUMN … DEFAULT interval
+        ({"unkept": frozenset({3})}, False),  # added before the rows were read
     ],
 )
 def test_rows_changed_when_what_they_show_depends_on_changed(now: Mapping[str, Any], changed: bool) -> None:

@@ -36,8 +36,8 @@ from cdcflow.sources.postgres.catalog_entries import (
     load_types,
     relid,
 )
-from cdcflow.sources.postgres.column_numbers import Words, column_numbers
-from cdcflow.sources.postgres.columns import as_attributes, as_logged, key_in
+from cdcflow.sources.postgres.column_numbers import Words, column_numbers, word_of
+from cdcflow.sources.postgres.columns import Attribute, as_attributes, as_logged, key_in
 from cdcflow.sources.postgres.connection import Connection, Connector, one_snapshot
 from cdcflow.sources.postgres.lives import Lives
 from cdcflow.sources.postgres.table_refusals import (
@@ -222,6 +222,22 @@ class Catalog(Session[Connection]):
         found, self._refused = self._refused, []
         return found
 
+    def lost_constants(self, connection: Connection, oids: Collection[int]) -> dict[int, frozenset[int]]:
+        """Return which columns of these tables have a constant for older rows that their description does not keep
+        (see `types.constants`), by oid."""
+        rels = [rel for oid in sorted(oids) if (rel := relid(connection, oid)) is not None]
+        if not rels:
+            return {}
+        tables = list(load(connection, rels).values())
+        described = describe_all(connection, tables, self._policy, [t.id for t in tables])
+        found = {}
+        for table, known in zip(tables, described, strict=True):
+            kept = {c.number for c in known.table.columns if c.missing is not None}
+            shown = {c.number for c in known.table.columns}
+            constants = {a.number for a in table.attributes if a.missing is not None}
+            found[table.rel.oid] = frozenset(constants & shown - kept)
+        return found
+
     def less_sent(self, oid: int, root: Table, partition: Relation) -> bool:
         """Whether rows of table `root` must be read again because old rows of `partition`, a relation that the stream
         described right after it, lack a part of its key, or of the whole row under FULL.
@@ -261,7 +277,8 @@ class Catalog(Session[Connection]):
             table = load(connection, [rel])[rel.oid]
         logged = self._logged_shape(relation, is_gone=table is None)
         attributes = table.attributes if table else as_attributes(logged)
-        types = load_types(connection, [c.type_oid for c in relation.columns])
+        constants = [a.type_oid for a in attributes if a.missing is not None]
+        types = load_types(connection, [*(c.type_oid for c in relation.columns), *constants])
         bases = [base_type(c.type_oid, c.type_modifier, types)[0] for c in relation.columns]
         numbers, is_certain = column_numbers(relation.columns, bases, attributes, self.columns_before(relation.oid))
         if not is_certain:
@@ -270,13 +287,15 @@ class Catalog(Session[Connection]):
         by_number = {a.number: a for a in attributes if not a.dropped}
         key = self._key(relation, table, logged, dict(zip((c.name for c in relation.columns), numbers, strict=True)))
         infos = []
-        for column, number, text in zip(relation.columns, numbers, texts, strict=True):
+        for column, base, number, text in zip(relation.columns, bases, numbers, texts, strict=True):
             info = attribute_info(column.name, number, column.type_oid, column.type_modifier, text, types)
             now = by_number.get(number)
             if now is not None and (now.type_oid, now.type_modifier) == (column.type_oid, column.type_modifier):
                 info = replace(info, not_null=now.not_null, missing=now.missing)
             elif logged is not None and table is None:
                 info = as_logged(info, logged, is_known=column.type_oid in types)
+            elif now is not None and now.missing is not None and _has_words_of(now, base, types):
+                info = replace(info, missing=now.missing)  # a later statement changed the type, and no bytes
             infos.append(replace(info, in_key=column.name in key))
         is_full = relation.identity == "f" and (table is None or not key or table.leaves_are_full)
         identity = Identity.FULL if is_full else Identity.KEY
@@ -375,6 +394,11 @@ def describe_all(
             return _without_columns(table.id, table.rel.oid, policy)
 
     return tuple(describe(t) for t in tables)
+
+
+def _has_words_of(attribute: Attribute, base: int, types: Mapping[int, TypeInfo]) -> bool:
+    """Whether a column's values have the same texts as those of a type, `base`, with domains resolved."""
+    return word_of(base_type(attribute.type_oid, attribute.type_modifier, types)[0]) == word_of(base)
 
 
 def _without_columns(table: TableId, oid: int, policy: Policy) -> DescribedTable:

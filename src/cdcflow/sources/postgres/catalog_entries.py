@@ -59,11 +59,12 @@ FROM up u JOIN pg_catalog.pg_class c ON c.oid = u.above AND NOT c.relispartition
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 """
 
-# A missing value is an array of one element of the column's type; as text[] its element is the value's own text.
+# A missing value is an array of one element of the column's type. A cast of the array to text[] would split a box,
+# whose arrays have another delimiter than a comma.
 _ATTRIBUTES = """
 SELECT a.attrelid::bigint, a.attnum, a.attname, a.atttypid::bigint, a.atttypmod,
        pg_catalog.format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attgenerated::text, a.attisdropped,
-       CASE WHEN a.atthasmissing THEN (a.attmissingval::text::text[])[1] END
+       CASE WHEN a.atthasmissing THEN pg_catalog.array_to_string(a.attmissingval, '') END
 FROM pg_catalog.pg_attribute a
 WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0
 ORDER BY a.attrelid, a.attnum
@@ -73,7 +74,8 @@ ORDER BY a.attrelid, a.attnum
 # that was attached later may have a different value; partitions that existed when the column was added have a catalog
 # row from that transaction.
 _MISSING_IN_LEAVES = f"""
-{_TREE}SELECT DISTINCT ON (r.attrelid, r.attnum) r.attrelid::bigint, r.attnum, (a.attmissingval::text::text[])[1]
+{_TREE}SELECT DISTINCT ON (r.attrelid, r.attnum) r.attrelid::bigint, r.attnum,
+       pg_catalog.array_to_string(a.attmissingval, '')
 FROM tree t
 JOIN pg_catalog.pg_attribute a ON a.attrelid = t.oid AND a.atthasmissing
 JOIN pg_catalog.pg_attribute r ON r.attrelid = t.root AND r.attname = a.attname

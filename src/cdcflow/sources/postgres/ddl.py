@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from cdcflow.model.table import Column, Identity, Table, TableId
 from cdcflow.sources.engine.statement_rules import ColumnEdit, StatementPart, part_of
-from cdcflow.sources.postgres.ddl_defaults import default_kind, retype_kind
+from cdcflow.sources.postgres.ddl_defaults import default_kind, has_unkept_constant, retype_kind
 from cdcflow.sources.postgres.ddl_tokens import DdlReader, DdlToken, table_id, text_of_tokens
 from cdcflow.sources.postgres.statement_rules import BY_KIND
 
@@ -316,7 +316,10 @@ class _Statement:
 
     def _add_column(self, read: DdlReader, table: Table, name: str, is_optional: bool) -> StatementPart:
         text = self._type(read)
+        begin = read.at
         kind = self._definition(read, counted=text in _COUNTED)
+        if kind == "add_constant" and has_unkept_constant(text, read.tokens[begin : read.at]):
+            kind = "add_unkept"
         missing = _SOME_VALUE if kind == "add_constant" else None
         if kind == "add_virtual" or (kind == "add_stored" and self._server.version < _STORED_SINCE):
             return _part(kind, table.id, effect="nothing", why="nothing: the server does not publish the column")

@@ -3,6 +3,7 @@ effect of a new type. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -52,6 +53,22 @@ def default_kind(tokens: Sequence[DdlToken]) -> DefaultKind:
     if [t.word for t in tokens[:1]] == ["NULL"]:
         return "add_null"
     return "add_constant"
+
+
+_INFINITE = re.compile(r"inf|nan|\bbc\b|\d{5,}-", re.IGNORECASE)
+_NESTED = re.compile(r"\s*(?:\[|\{\s*\{)")
+_TIMES = ("date", "timestamp without time zone", "timestamp with time zone")
+
+
+def has_unkept_constant(type_text: str, tokens: Sequence[DdlToken]) -> bool:
+    """Whether the log may not keep the constant of a column of this type, which is among these tokens (see
+    `types.constants`)."""
+    found = type_name(type_text)
+    if found is None or found.base == "interval":
+        return found is not None
+    is_bounded = found.base in _TIMES or (found.base == "numeric" and bool(found.modifiers))
+    texts = [token.name for token in tokens if token.kind == "string"]
+    return any((is_bounded and _INFINITE.search(text)) or (found.brackets and _NESTED.match(text)) for text in texts)
 
 
 # ── types ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -158,7 +158,9 @@ class CatalogVersion:
     created; neither is stored, because only new partitions and types are checked for it. `was` are earlier lists of
     columns, which the stream may still refer to although some of their columns were dropped since. `attached_by` has
     the transactions that attached each partition, and the tables between it and the root; `created_by` is the
-    transaction that created the root (pg_upgrade creates it again, and attaches all partitions). `key` is the primary
+    transaction that created the root (pg_upgrade creates it again, and attaches all partitions). `unkept` are the
+    columns with a constant for older rows that their description does not keep; it is not stored either, and only
+    determined for tables with new columns. `key` is the primary
     key (None: an earlier cdcflow, which did not record it, wrote the version), `keys_were` those that the table had
     since its rows were read, `is_full` whether REPLICA IDENTITY is FULL, `untold` whether a message arrived that does
     not contain the key of its time.
@@ -170,6 +172,7 @@ class CatalogVersion:
     types: Mapping[int, frozenset[str]]
     attached: frozenset[int] = field(default=frozenset(), compare=False)
     altered: frozenset[int] = field(default=frozenset(), compare=False)
+    unkept: frozenset[int] = field(default=frozenset(), compare=False)
     was: tuple[Words, ...] = ()
     key: PrimaryKey | None = None
     keys_were: tuple[PrimaryKey, ...] = ()
@@ -220,8 +223,9 @@ class CatalogVersion:
             file != self.files[oid][0] for oid, (file, _) in before.files.items() if oid in self.files
         )
         decoded_otherwise = (self.is_full or before.is_full) and self.has_other_key(before)
+        lacking = any(number > len(before.columns) for number in self.unkept)
         partitions = left or came or came_back
-        return rewritten or unlogged or partitions or shown_otherwise or types or decoded_otherwise
+        return rewritten or unlogged or partitions or shown_otherwise or types or decoded_otherwise or lacking
 
     def to_json(self) -> str:
         types = {str(oid): ".".join(sorted(words)) for oid, words in self.types.items()}
@@ -367,7 +371,8 @@ class RowVersions:
         def ask(connection: Connection) -> dict[TableId, CatalogVersion]:
             oids = {table: version.oid for table, version in before.items() if version is not None}
             oids |= _oids(connection, [table for table, version in before.items() if version is None])
-            found = versions(connection, oids.values())
+            known_before = [version for version in before.values() if version is not None]
+            found = self._with_unkept(connection, versions(connection, oids.values()), known_before)
             return {table: found[oid] for table, oid in oids.items() if oid in found}
 
         now = self._catalog.ask("comparing the versions of tables", ask) if before else {}
@@ -411,7 +416,11 @@ class RowVersions:
         then = CatalogVersion.from_json(text)
         if partition and (oid in then.files or partition in then.files):
             return None
-        now = self._catalog.ask(f"comparing the version of {table}", lambda c: versions(c, [oid])).get(oid)
+
+        def ask(connection: Connection) -> dict[int, CatalogVersion]:
+            return self._with_unkept(connection, versions(connection, [oid]), [then])
+
+        now = self._catalog.ask(f"comparing the version of {table}", ask).get(oid)
         if now is None:
             return None
         now = now.after(then)
@@ -430,6 +439,14 @@ class RowVersions:
                 else:
                     self._known[oid] = replace(known, text=now_text)
         return RowVersion(table, text, now_text, changed)
+
+    def _with_unkept(
+        self, connection: Connection, found: dict[int, CatalogVersion], before: Sequence[CatalogVersion]
+    ) -> dict[int, CatalogVersion]:
+        """Return these versions, with `unkept` of those that have more columns than before."""
+        grown = [v.oid for v in before if v.oid in found and len(found[v.oid].columns) > len(v.columns)]
+        lost = self._catalog.lost_constants(connection, grown) if grown else {}
+        return found | {oid: replace(found[oid], unkept=columns) for oid, columns in lost.items()}
 
     def _decoded_otherwise(self, version: CatalogVersion) -> bool:
         """Whether a message without a key arrived for a table whose key has changed since its rows were read."""

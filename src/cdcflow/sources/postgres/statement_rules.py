@@ -21,6 +21,12 @@ RULES = (
         "nothing: the constant for older rows is kept with the column",
     ),
     StatementRule(
+        "add_unkept",
+        "depends",
+        "… of an `interval`, an infinite date or number, a year before 1 or after 9999, a list of several dimensions",
+        "read again, unless a setting makes the column a text: readers do not agree on such constants",
+    ),
+    StatementRule(
         "rewrite_constant",
         "read again",
         "… and a `VACUUM FULL` or another rewrite before the next check or row",

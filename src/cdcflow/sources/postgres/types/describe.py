@@ -24,6 +24,7 @@ from cdcflow.sources.engine.selection import check_columns
 from cdcflow.sources.postgres.table_numbers import TableNumbers
 from cdcflow.sources.postgres.types import bits, decimals, numbers, temporal, texts
 from cdcflow.sources.postgres.types.arrays import NOT_LISTS, list_type
+from cdcflow.sources.postgres.types.constants import is_readable
 from cdcflow.sources.postgres.types.decimals import NUMERIC_OID, is_decimal_setting, numeric_type
 from cdcflow.sources.postgres.types.row_texts import output_text
 from cdcflow.sources.postgres.types.texts import TEXT_IN_BOTH, TEXT_ONLY
@@ -199,7 +200,10 @@ def decode(codec: Codec, cells: Cells, *, as_binary: bool) -> pa.Array:
 
 def _column(attribute: AttributeInfo, kind: PostgresType) -> Column:
     column_type = ColumnType(attribute.type_text, kind.arrow)
-    return Column(attribute.name, attribute.number, column_type, not attribute.not_null, attribute.missing)
+    # A constant that readers cannot make from its text is not kept: `RowVersions` has the table read again instead.
+    missing = attribute.missing
+    is_kept = missing is not None and is_readable(missing, kind.arrow)
+    return Column(attribute.name, attribute.number, column_type, not attribute.not_null, missing if is_kept else None)
 
 
 def _copy_expression(attribute: AttributeInfo, kind: PostgresType) -> str:
