@@ -185,6 +185,7 @@ def test_column_with_a_default_shows_what_older_rows_have(database: Database, ca
     database.execute(
         "ALTER TABLE t ADD a text DEFAULT 'it''s, \"quoted\" {x}', ADD b timestamptz DEFAULT '2020-01-01 12:00+02',"
         " ADD c int[] DEFAULT '{1,NULL}', ADD d bytea DEFAULT '\\x00ff', ADD e int, ADD f box DEFAULT '((0,0),(1,1))',"
+        " ADD g box[] DEFAULT '{((0,0),(1,1));((2,2),(3,3))}'"
     )
     database.execute("INSERT INTO t VALUES (2, NULL)")
     (batch,) = capture.batches()
@@ -197,6 +198,7 @@ def test_column_with_a_default_shows_what_older_rows_have(database: Database, ca
         "d": "\\x00ff",
         "e": None,
         "f": "(1,1),(0,0)",
+        "g": None,  # the table is read again
     }
     assert capture.shape("public.t") == batch.table
 

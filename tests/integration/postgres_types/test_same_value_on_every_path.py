@@ -372,6 +372,18 @@ KINDS = {
         oracle=_list,
         binary=False,
     ),
+    "delimited_array": Kind(
+        "colons[]",
+        LISTS,
+        ("ARRAY['ab', NULL, 'c,d:e']::colons[]",),
+        word=UNNESTED,
+        oracle=_list,
+        binary=False,
+        setup="CREATE TYPE colons; "
+        "CREATE FUNCTION colons_in(cstring) RETURNS colons IMMUTABLE STRICT LANGUAGE internal AS 'textin'; "
+        "CREATE FUNCTION colons_out(colons) RETURNS cstring IMMUTABLE STRICT LANGUAGE internal AS 'textout'; "
+        "CREATE TYPE colons (INPUT = colons_in, OUTPUT = colons_out, LIKE = text, DELIMITER = ':')",
+    ),
     "enum_array": Kind(
         "colour[]",
         LISTS,

@@ -36,7 +36,8 @@ SELECT a.attname, a.attnum, a.atttypid::bigint, a.atttypmod, format_type(a.attty
        CASE WHEN r.oid = r.root THEN a.atttypmod ELSE r.modifier END, r.typtype::text,
        coalesce(e.root, 0)::bigint,
        CASE WHEN e.oid IS DISTINCT FROM e.root THEN coalesce(e.modifier, -1)
-            WHEN r.oid = r.root THEN a.atttypmod ELSE r.modifier END, coalesce(e.typtype::text, 'b')
+            WHEN r.oid = r.root THEN a.atttypmod ELSE r.modifier END, coalesce(e.typtype::text, 'b'),
+       coalesce(el.typdelim::text, ',')
 FROM pg_attribute a
 JOIN resolved r ON r.oid = a.atttypid
 LEFT JOIN pg_type el ON el.oid = r.typelem AND el.typarray = r.root
@@ -219,6 +220,7 @@ class Lab:
                 element_oid=row[10],
                 element_modifier=row[11],
                 element_kind=row[12],
+                element_delimiter=row[13],
             )
             for row in self.execute(_ATTRIBUTES, [table])
         ]

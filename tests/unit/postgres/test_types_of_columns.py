@@ -226,7 +226,7 @@ def test_elements_of_an_array_have_separate_modifiers() -> None:
 
 def test_elements_are_separated_by_their_type_s_delimiter() -> None:
     """Boxes contain commas, so semicolons separate them; two old types resemble arrays and are none."""
-    boxes = codec_of(column(1020, element_oid=BOX))
+    boxes = codec_of(column(1020, element_oid=BOX, element_delimiter=";"))
     assert decode(boxes, cells(b"{(1,1),(0,0);(2,2),(0,0)}"), as_binary=False).to_pylist() == [
         ["(1,1),(0,0)", "(2,2),(0,0)"]
     ]

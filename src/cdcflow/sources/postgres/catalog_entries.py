@@ -105,7 +105,7 @@ WITH RECURSIVE wanted (oid) AS (
     WHERE next.oid <> 0
 )
 SELECT t.oid::bigint, t.typtype::text, t.typbasetype::bigint, t.typtypmod,
-       CASE WHEN e.oid IS NULL THEN 0 ELSE t.typelem::bigint END
+       CASE WHEN e.oid IS NULL THEN 0 ELSE t.typelem::bigint END, t.typdelim::text
 FROM wanted
 JOIN pg_catalog.pg_type t ON t.oid = wanted.oid
 LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
@@ -114,12 +114,14 @@ LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
 
 @dataclass(frozen=True, slots=True)
 class TypeInfo:
-    """One row of pg_type. `element` 0: not an array; `base` 0: not a domain."""
+    """One row of pg_type. `element` 0: not an array; `base` 0: not a domain; `delimiter`: between values of the type in
+    the text of an array."""
 
     kind: str
     base: int
     modifier: int
     element: int
+    delimiter: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +298,7 @@ def attribute_info(
         element_oid=element_oid,
         element_modifier=element_modifier,
         element_kind=element.kind if element else "b",
+        element_delimiter=element.delimiter if element else ",",
     )
 
 

@@ -24,16 +24,15 @@ from cdcflow.sources.postgres.types.values import (
 )
 
 NOT_LISTS = frozenset({22, 30})  # int2vector, oidvector: they begin at 0 and print without braces
-_BOX = 603
 
 _LENGTH = struct.Struct(">i")
 _WALKED_ALONE = 32  # arrays; with fewer, a step of numpy for each element costs more than the elements one by one
 
 
-def list_type(element: PostgresType, element_oid: int) -> PostgresType:
-    """Return the type of arrays of this type."""
+def list_type(element: PostgresType, delimiter: str) -> PostgresType:
+    """Return the type of arrays of this type. `delimiter`: the character between their elements in text
+    (`pg_type.typdelim`)."""
     arrow = pa.list_(pa.field("element", element.arrow))
-    delimiter = ";" if element_oid == _BOX else ","
     in_text = ValueDecoder(partial(array_text, element.text.decode, arrow, delimiter))
     if element.binary is None:
         return PostgresType(arrow, in_text, lossy=True)

@@ -42,7 +42,8 @@ class AttributeInfo:
     """One column as the catalog describes it, with domains and arrays resolved.
 
     `base_*` is the type that a domain is based on (or the type itself), `kind` its `pg_type.typtype` (b e c d r m).
-    `element_*` describe an array's elements, domains resolved (`element_oid` 0: not an array). `missing` is the text
+    `element_*` describe an array's elements, domains resolved (`element_oid` 0: not an array); `element_delimiter` is
+    `pg_type.typdelim`, which is not a comma for box and for some types of extensions. `missing` is the text
     of the constant that rows older than the column have (`pg_attribute.attmissingval`). `in_key`: part of the key.
     """
 
@@ -60,6 +61,7 @@ class AttributeInfo:
     element_oid: int = 0
     element_modifier: int = -1
     element_kind: str = "b"
+    element_delimiter: str = ","
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +204,9 @@ def _column(attribute: AttributeInfo, kind: PostgresType) -> Column:
     column_type = ColumnType(attribute.type_text, kind.arrow)
     # A constant that readers cannot make from its text is not kept: `RowVersions` has the table read again instead.
     missing = attribute.missing
-    is_kept = missing is not None and is_readable(missing, kind.arrow)
+    is_list = pa.types.is_list(kind.arrow)
+    has_commas = attribute.element_delimiter == "," or not is_list
+    is_kept = missing is not None and has_commas and is_readable(missing, kind.arrow)
     return Column(attribute.name, attribute.number, column_type, not attribute.not_null, missing if is_kept else None)
 
 
@@ -250,7 +254,7 @@ def _list(attribute: AttributeInfo, special: str, numeric: str) -> PostgresType:
     if special == "text":
         return TEXT_ONLY
     element = _scalar(attribute.element_oid, attribute.element_modifier, attribute.element_kind, special, numeric)
-    return list_type(element, attribute.element_oid)
+    return list_type(element, attribute.element_delimiter)
 
 
 def _scalar(oid: int, modifier: int, kind: str, special: str, numeric: str) -> PostgresType:
