@@ -349,6 +349,11 @@ class DeltaTable(FileTable[File]):
         found: list[dict[str, Any]] = json.loads(self._log.metadata["schemaString"])["fields"]
         return found
 
+    def _name_in_files(self, column: str) -> str:
+        """Return a column's name in the table's files. Maintenance requests it for each column of each file."""
+        named, held = _schemas(self._log.metadata["schemaString"])
+        return str(held.field(named.get_field_index(column)).name)
+
     @property
     def _settings(self) -> Mapping[str, str]:
         found: Mapping[str, str] = self._log.metadata["configuration"]
@@ -422,7 +427,7 @@ class DeltaTable(FileTable[File]):
         return self.content_of(file, column)
 
     def column_id(self, column: str) -> Hashable:
-        return _physical(next(f for f in self._fields if f["name"] == column))
+        return self._name_in_files(column)
 
     @property
     def folder_on_disk(self) -> Path | None:
@@ -472,8 +477,7 @@ class DeltaTable(FileTable[File]):
         return [of(file) for file in files]
 
     def may_have_null(self, file: File, column: str) -> bool:
-        name = _physical(next(f for f in self._fields if f["name"] == column))
-        return bool(file.stats.get("nullCount", {}).get(name) != 0)
+        return bool(file.stats.get("nullCount", {}).get(self._name_in_files(column)) != 0)
 
     def replace(
         self,

@@ -257,19 +257,22 @@ class IcebergTable(FileTable[FileScanTask]):
     def edits_since(self, version: int) -> list[str]:
         return [
             f"{_operation(snapshot)}@{snapshot.sequence_number}"
-            for snapshot in _ancestors(self._table, self._table.current_snapshot())
-            if _version(snapshot) > version
-            and _operation(snapshot) != Operation.REPLACE.value
-            and _summary_of(snapshot, COMMITTED) is None
+            for snapshot in self._snapshots_since(version)
+            if _operation(snapshot) != Operation.REPLACE.value and _summary_of(snapshot, COMMITTED) is None
         ]
 
     def compactions_since(self, version: int) -> list[tuple[int, int]]:
-        listed = list(_ancestors(self._table, self._table.current_snapshot()))
-        return [
-            (_version(before), _version(snapshot))
-            for before, snapshot in itertools.pairwise(reversed(listed))
-            if _version(snapshot) > version and _is_compaction(snapshot)
-        ]
+        found = []
+        for snapshot in filter(_is_compaction, self._snapshots_since(version)):
+            parent = itertools.islice(_ancestors(self._table, snapshot), 1, 2)
+            found += [(_version(before), _version(snapshot)) for before in parent]
+        return found[::-1]
+
+    def _snapshots_since(self, version: int) -> Iterator[IcebergSnapshot]:
+        """Yield the current snapshot and its ancestors that are later than a version, the latest first. PyIceberg
+        searches all snapshots for each, and a table may have thousands."""
+        listed = _ancestors(self._table, self._table.current_snapshot())
+        return itertools.takewhile(lambda snapshot: _version(snapshot) > version, listed)
 
     def rows(self) -> pa.Table:
         """Return all rows, also for a table that PyIceberg cannot write."""
