@@ -33,6 +33,7 @@ from cdcflow.tables.local import (
     deriver,
     file_keys,
     file_rewrites,
+    position_deletes,
     stored_columns,
     table_files,
     value_places,
@@ -147,11 +148,19 @@ def run_history(merge: Merge, log: HandLog, warehouse: Path, format_name: str, s
     chance = random.Random(seed)
     names = tuple(chance.sample(list(SHAPES), 4))
     tables = Tables(log, chance)
+    marks_rows = chance.random() < 0.5
     for number in range(4):
         for _ in range(chance.choice([1, 1, 2])):
             tables.change()
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(derived_inputs, "SEARCHED_ROWS", chance.choice([0, 1 << 14]))
+            patch.setattr(deriver, "CHANGED_MIN", chance.choice([7, 10_000]))
+            if marks_rows:  # as in large files; otherwise merges rewrite them
+                patch.setattr(file_rewrites, "TINY_BYTES", 0)
+                patch.setattr(file_rewrites, "DEAD_SHARE_MAX", 0.9)
+                patch.setattr(position_deletes, "SHARING_BYTES", 0)
+            if number and chance.random() < 0.4:
+                compact_between_merges(merge, tables, warehouse, format_name)
             merge(log.root, warehouse, policies=queries(*names))
         assert found(warehouse) == expected(tables, names), f"CDCFLOW_DERIVED_SEED={seed} after merge {number}"
         if chance.random() < 0.5:
@@ -159,6 +168,32 @@ def run_history(merge: Merge, log: HandLog, warehouse: Path, format_name: str, s
         if chance.random() < 0.3:
             with closing(local.local_engine(warehouse, format_name)) as engine:
                 upkeep(Engines(engine), UpkeepPolicy(keep_s=0.0))
+
+
+def compact_between_merges(merge: Merge, tables: Tables, warehouse: Path, format_name: str) -> None:
+    """Rewrite the files of the inputs, as cdcflow's maintenance or another program does, between merges that do not
+    derive tables. So a later one finds versions of both kinds since the last derivation."""
+    chance = tables.chance
+    for _ in range(chance.choice([1, 1, 2])):
+        name = chance.choice(list(TABLES))
+        with closing(LocalEngine(warehouse, format_name)) as engine:
+            with closing(engine.table(("public", name))) as there:
+                there.snapshot()
+                files = there.files()
+                chosen = [file for file in files if chance.random() < 0.8] or files[:1]
+                done = compaction.rewrite(there, chosen, there.recall_rows(chosen), ())
+            if chance.random() < 0.7:
+                tables.change()
+                merge(tables.log.root, warehouse)
+            with closing(engine.table(("public", name))) as there, engine.upkeep_lease():
+                there.snapshot()
+                with pytest.MonkeyPatch.context() as patch:
+                    if chance.random() < 0.3:
+                        patch.setattr(compaction, "COMMIT", {"another": "program"})
+                    compaction.finish(there, done)
+        if chance.random() < 0.5:
+            tables.change()
+            merge(tables.log.root, warehouse)
 
 
 def test_derived_tables_are_what_their_queries_give(

@@ -24,7 +24,8 @@ from tests.support.tables.catalogs import catalog_of, hadoop_of
 
 from cdcflow.model.table import TableId
 from cdcflow.tables.formats.iceberg import identifier
-from cdcflow.tables.local import file_rewrites
+from cdcflow.tables.local import file_rewrites, position_deletes
+from cdcflow.tables.local.engine import LocalEngine
 from cdcflow.tables.local.iceberg_catalogs import TableCatalog
 from cdcflow.tables.paths import Warehouse, table_path
 
@@ -55,17 +56,33 @@ class Lake:
         return own_rows(self.warehouse, self.format_name, name)
 
 
-def make_lake(folder: Path, format_name: str, warehouse: Warehouse | None = None) -> Lake:
-    lake = Lake(warehouse or Warehouse(folder / "lake"), format_name)
+LARGE = "iceberg, large files"
+"""Tables in which a data file has several delete files that no other shares."""
+
+
+def make_lake(folder: Path, kind: str, warehouse: Warehouse | None = None) -> Lake:
+    lake = Lake(warehouse or Warehouse(folder / "lake"), kind.partition(",")[0])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(file_rewrites, "TINY_BYTES", 0)  # marks, also in small files
-        write_shapes(HandLog(folder / "log"), lake.warehouse, format_name)
+        if kind == LARGE:
+            patch.setattr(position_deletes, "SHARING_BYTES", 0)
+            patch.setattr(position_deletes, "OWN_TIMES", 0)
+        write_shapes(HandLog(folder / "log"), lake.warehouse, lake.format_name)
     return lake
 
 
-@pytest.fixture(scope="module", params=["delta", "iceberg"])
+@pytest.fixture(scope="module", params=["delta", "iceberg", LARGE])
 def lake(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     return make_lake(tmp_path_factory.mktemp(request.param), request.param)
+
+
+def test_a_large_file_has_several_delete_files(tmp_path: Path) -> None:
+    """What the readers below read are such tables."""
+    lake = make_lake(tmp_path, LARGE)
+    with closing(LocalEngine(lake.warehouse, "iceberg")) as engine:
+        there = engine.table(table_path(TableId("shop", "renamed")))
+        assert there.snapshot() is not None
+        assert max(len(file.delete_files) for file in there.files()) > 1
 
 
 def by_query(place: str) -> Any:

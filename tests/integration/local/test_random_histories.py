@@ -28,7 +28,7 @@ from cdcflow.tables.formats import FORMATS
 from cdcflow.tables.job import changes, foldings, histories, job, table_merge
 from cdcflow.tables.job.positions import Positions
 from cdcflow.tables.job.reports import MergeReport
-from cdcflow.tables.local import file_rewrites, row_changes, table_files
+from cdcflow.tables.local import file_rewrites, position_deletes, row_changes, table_files
 from cdcflow.tables.local.delta import DeltaTable
 from cdcflow.tables.local.deltalog import DeltaLog
 from cdcflow.tables.local.engine import LocalEngine
@@ -81,10 +81,14 @@ COMMITS: list[tuple[Any, str]] = [(IcebergTable, "create"), (IcebergTable, "_cha
 @pytest.fixture(autouse=True)
 def few_small_files(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """So that a short history has enough small files to compact, and none too small to have its rows marked, sometimes
-    more than once. Every other test reads the files that it has written, as another process would.
+    more than once. Every other test reads the files that it has written, as another process would; and in every other
+    one, Iceberg's files have delete files as large ones have them.
     """
-    remembers = zlib.crc32(request.node.name.encode()) % 2
-    monkeypatch.setattr(table_files, "WRITTEN", RecentlyUsed(table_files.WRITTEN_BYTES_MAX * remembers))
+    by_name = zlib.crc32(request.node.name.encode())
+    monkeypatch.setattr(table_files, "WRITTEN", RecentlyUsed(table_files.WRITTEN_BYTES_MAX * (by_name % 2)))
+    if by_name // 2 % 2:
+        monkeypatch.setattr(position_deletes, "SHARING_BYTES", 0)
+        monkeypatch.setattr(position_deletes, "OWN_TIMES", by_name // 4 % 2)
     monkeypatch.setattr(file_rewrites, "SMALL_FILES_MAX", 3)
     monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
     monkeypatch.setattr(file_rewrites, "DEAD_SHARE_MAX", 0.9)

@@ -24,6 +24,7 @@ from cdcflow.spark.job import MergeReport
 from cdcflow.spark.private_delta import DeltaTransaction
 from cdcflow.spark.runtime.sessions import FAST_DELTA
 from cdcflow.tables.formats import FORMATS
+from cdcflow.tables.local import file_rewrites, position_deletes
 from cdcflow.tables.merge.policy import Mode
 from cdcflow.tables.paths import table_path
 
@@ -46,6 +47,16 @@ PARTS = 10
 """One of many: each has its own log."""
 
 ROUNDS = 3
+
+
+@pytest.fixture(autouse=True)
+def rows_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The local engine marks rows in files of any size; every other run, Iceberg's have delete files as large ones have
+    them."""
+    monkeypatch.setattr(file_rewrites, "TINY_BYTES", 0)
+    if SEED % 2:
+        monkeypatch.setattr(position_deletes, "SHARING_BYTES", 0)
+        monkeypatch.setattr(position_deletes, "OWN_TIMES", SEED // 2 % 2)
 
 
 def run(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.manifest import DataFile, DataFileContent
-from pyiceberg.table import FileScanTask
+from pyiceberg.table import FileScanTask, Table
 
-from cdcflow.tables.local import position_deletes
+from cdcflow.tables.local import compaction, position_deletes
 from cdcflow.tables.local.iceberg import IcebergTable, IcebergTables
-from cdcflow.tables.local.scan import RowMarks
+from cdcflow.tables.local.scan import Numbers, RowMarks, each_once
+from cdcflow.tables.port import Kept
 
 SCHEMA = position_deletes._SCHEMA
 COLUMNS = pa.schema([("id", pa.int64())])
@@ -181,6 +183,28 @@ def test_marks_of_a_large_file_are_added_to_and_seldom_written_again(
     assert sum(written.values()) < 8 * 5000, "one file with all rows: 50 times"
 
 
+def test_only_the_snapshots_since_a_version_are_searched(table: IcebergTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each merge reads the edits since the last one. PyIceberg searches its list for each snapshot, and a table may
+    have thousands."""
+    for cut in range(2, 12):
+        table.append(pa.table([[cut]], schema=COLUMNS), {"upkeep": "compact"} if cut == 10 else {"cut": cut}, "", 0, 99)
+    mark_shared(table, {task.file.file_path: [0] for task in table.files()[:2]})
+    asked, right = list[int](), Table.snapshot_by_id
+
+    def searched(given: Table, id_: int) -> Any:
+        asked.append(id_)
+        return right(given, id_)
+
+    monkeypatch.setattr(Table, "snapshot_by_id", searched)
+    versions = [int(snapshot.sequence_number or 0) for snapshot in table._table.snapshots()]
+    assert table.edits_since(versions[-3]) == [f"overwrite@{versions[-1]}"]
+    assert table.edits_since(versions[-1]) == []
+    assert table.compactions_since(versions[-3]) == []
+    assert len(asked) < len(versions)
+    assert table.compactions_since(0) == table.compactions_since(versions[-4]) == [(versions[-4], versions[-3])]
+    assert table.edits_since(0) == [f"overwrite@{versions[-1]}"]
+
+
 @pytest.mark.spread(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_marks_at_random_leave_what_a_model_has(
@@ -219,3 +243,149 @@ def test_marks_at_random_leave_what_a_model_has(
         assert ids(table) == sorted(expected), (seed, cut)
         assert plan_of(table.files()) == plan_of(table._table.scan().plan_files()), "PyIceberg finds the same"
         assert all(delete_files(table).values()), "each lists a file of the table"
+
+
+class Changes:
+    """Changes of a table's rows by cdcflow and by other programs, and the ids that the table should have."""
+
+    def __init__(self, table: IcebergTable, seed: int) -> None:
+        self.table = table
+        self.chance = np.random.default_rng(seed)
+        self.cut = 1
+        self.ids = set(ids(table))
+        self.ids_of: dict[int, set[int]] = {}
+        self.delete_files = 0
+
+    def file(self) -> FileScanTask | None:
+        """One of its files, usually the first: so it gets many delete files."""
+        files = by_first_id(self.table)
+        return files[int(self.chance.integers(len(files))) if self.chance.random() < 0.3 else 0] if files else None
+
+    def some_rows(self, task: FileScanTask) -> Numbers:
+        """Numbers of a few rows of a file that then have to be deleted; some of them are deleted already."""
+        with self.table.open_file(task) as rows:
+            every = rows.read(rows.groups, ["id"]).column(0).to_numpy()
+        found: Numbers = np.sort(self.chance.choice(len(every), int(self.chance.integers(1, 4)), replace=False))
+        self.ids -= set(every[found].tolist())
+        return found
+
+    def merge(self) -> None:
+        """Mark rows, and now and then add some."""
+        self.cut += 1
+        task, new = self.file(), None
+        if task is None or self.chance.random() < 0.3:
+            first = 1000 * self.cut
+            new = pa.table([range(first, first + 30)], schema=COLUMNS)
+            self.ids |= set(range(first, first + 30))
+        marks = [] if task is None else [(task, RowMarks.of(self.table.deleted_rows(task), self.some_rows(task)))]
+        self.table.replace([], new, {"cut": self.cut}, "", 0, marks)
+
+    def delete_by_another(self) -> None:
+        """Add a delete file, whatever others list."""
+        if (task := self.file()) is not None:
+            self._commit(
+                [], [position_deletes.write(self.table._table, task.file, _listed(task, self.some_rows(task)))]
+            )
+
+    def join_by_another(self) -> None:
+        """Replace the delete files of one data file by one."""
+        task = self.file()
+        own = [] if task is None else [delete for delete in task.delete_files if len(self._listed(delete)) == 1]
+        if task is not None and own:
+            rows = each_once([self._listed(delete)[task.file.file_path] for delete in own])
+            self._commit(own, [position_deletes.write(self.table._table, task.file, _listed(task, rows))])
+
+    def join_all_by_another(self) -> None:
+        """Replace all delete files by one."""
+        files = [task for task in self.table.files() if task.delete_files]
+        if len(files) > 1:
+            deleted = {task.file.file_path: self.table.deleted_rows(task) for task in files}
+            old = {delete for task in files for delete in task.delete_files}
+            self._commit(old, [position_deletes.write(self.table._table, files[0].file, deleted)])
+
+    def compact(self) -> None:
+        """Rewrite two files while a merge marks rows."""
+        files = by_first_id(self.table)[:2]
+        done = compaction.rewrite(self.table, files, self.table.recall_rows(files), ())
+        self.merge()
+        self.table.snapshot()
+        assert compaction.finish(self.table, done)
+
+    def roll_back(self) -> None:
+        """Return to one of the snapshots before the latest."""
+        table = self.table._table
+        latest = table.current_snapshot()
+        back, snapshot = int(self.chance.integers(1, 4)), latest
+        while back and snapshot is not None and snapshot.parent_snapshot_id in self.ids_of:
+            snapshot, back = table.snapshot_by_id(snapshot.parent_snapshot_id), back - 1
+        if snapshot is not None and snapshot is not latest:
+            table.manage_snapshots().rollback_to_snapshot(snapshot.snapshot_id).commit()
+            self.ids = set(self.ids_of[snapshot.snapshot_id])
+
+    def expire(self) -> None:
+        """Remove all snapshots but the latest, with their files."""
+        self.table.let_go(Kept({}, self.cut + 1, time.time() + 1))
+        self.ids_of.clear()
+
+    def forget(self) -> None:
+        """Continue as another process."""
+        self.table._deletes._known.forget_all()
+
+    def check(self, context: object) -> None:
+        """The table, and PyIceberg's plan of it, have the right rows, and the summary has the right counts."""
+        assert ids(self.table) == sorted(self.ids), context
+        assert plan_of(self.table.files()) == plan_of(self.table._table.scan().plan_files()), context
+        snapshot = self.table._table.current_snapshot()
+        assert snapshot is not None
+        assert snapshot.summary is not None
+        self.ids_of[snapshot.snapshot_id] = set(self.ids)
+        self.delete_files = max([0, *(len(task.delete_files) for task in self.table.files())])
+        living = {delete for task in self.table.files() for delete in task.delete_files}
+        counts = {name: int(snapshot.summary[f"total-{name}"] or 0) for name in ("delete-files", "position-deletes")}
+        assert counts["delete-files"] == len(delete_files(self.table)), context
+        assert counts["position-deletes"] >= sum(delete.record_count for delete in living), context
+
+    def _listed(self, delete: DataFile) -> position_deletes.Listed:
+        return self.table._deletes.content_of(self.table._table, delete)
+
+    def _commit(self, old: Iterable[DataFile], new: Iterable[DataFile]) -> None:
+        with self.table._changing() as change:
+            producer = position_deletes.OverwrittenFiles(change, self.table._table, {}, self.table._manifests)
+            with producer:
+                producer.let_go(old)
+                for made in new:
+                    producer.mark(made)
+
+
+def _listed(task: FileScanTask, rows: Numbers) -> dict[str, Numbers]:
+    return {task.file.file_path: rows}
+
+
+@pytest.mark.spread(2)
+@pytest.mark.parametrize("seed", range(6))
+def test_marks_of_large_files_stay_right_whatever_other_programs_do_in_between(
+    table: IcebergTable, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """A merge adds to delete files that others replaced, that compaction dropped, or that an older snapshot has."""
+    monkeypatch.setattr(position_deletes, "SHARING_BYTES", 0)
+    monkeypatch.setattr(position_deletes, "OWN_TIMES", seed % 3)
+    table.append(pa.table([range(100, 400)], schema=COLUMNS), {"cut": 1}, "", 0, 9)
+    table.replace(by_first_id(table)[:2], None, {"cut": 1}, "", 0)
+    changes, most = Changes(table, seed), 0
+    changes.check("at first")
+    others = [
+        changes.delete_by_another,
+        changes.join_by_another,
+        changes.join_all_by_another,
+        changes.compact,
+        changes.roll_back,
+        changes.expire,
+        changes.forget,
+    ]
+    for number in range(40):
+        is_other = changes.chance.random() < 0.4
+        step = others[int(changes.chance.integers(len(others)))] if is_other else changes.merge
+        step()
+        changes.check((seed, number, step.__name__))
+        most = max(most, changes.delete_files)
+    assert most > 1
