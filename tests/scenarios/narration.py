@@ -19,6 +19,7 @@ effects. What can happen:
     incomplete orders:5,6                           rows with these keys come with less than the source has
     refused orders: REASON                          changes of it cannot leave the source any longer
     filled|swapped|suspected orders                 its rows were filled, it was swapped, its rows may have changed
+    suspected orders xids=7,8                       by these transactions, which have no rows in the log
     failed orders|a mark: REASON [for good]
     looked [hides=7]
     tick 500ms
@@ -235,7 +236,8 @@ class Narration:
             case "swapped":
                 yield RowsFilled(_table(words[0]), position_of(self._lsn), swapped=True)
             case "suspected":
-                yield RowsFilled(_table(words[0]), position_of(self._lsn), possible=True)
+                xids = _numbers(options.get("xids"))
+                yield RowsFilled(_table(words[0]), position_of(self._lsn), possible=True, xids=xids)
             case "compared":
                 yield RowsCompared((_version(words),))
             case "resume":

@@ -181,15 +181,16 @@ class MySQLDatabase:
             connection.close()
 
     @contextlib.contextmanager
-    def holding_commit(self, statement: str) -> Iterator[Callable[[], None]]:
+    def holding_commit(self, statement: str, *before: str) -> Iterator[Callable[[], None]]:
         """Inside, `statement` is in the binary log and not committed in the engine, for a semi-synchronous replica that
-        never comes. The value releases it. Every other commit of the server waits for it.
+        never comes. The value releases it. Every other commit of the server waits for it. `before`: what its session
+        executes first.
 
         No other session may commit in the meantime: one that came first would be held in its place."""
         server = self.server
         begin, end = server.holding_statements()
         server.execute(begin)
-        writer = threading.Thread(target=self.execute, args=(statement,))
+        writer = threading.Thread(target=self.execute, args=(*before, statement))
         writer.start()
         let_go = threading.Event()
 

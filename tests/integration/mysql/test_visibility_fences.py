@@ -12,7 +12,7 @@ from tests.support.mysql.controlled_source import MakeMySQLCapture, MySQLCapture
 from tests.support.polling import wait_until
 from tests.support.postgres.controlled_source import rows_of
 
-from cdcflow.capture.interleave.messages import Committed
+from cdcflow.capture.interleave.messages import Committed, RowsFilled
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.change import Run, Uint64s
 from cdcflow.model.position import Epoch
@@ -76,6 +76,39 @@ def test_bound_of_a_plan_that_does_not_see_a_delivered_row_reports_it(
     read = capture.read(planned)
     assert isinstance(read.run, Run)
     assert [row["id"] for row in rows_of(read.run)] == [1, 2]
+
+
+@pytest.mark.spread(1)
+def test_read_that_does_not_see_a_statement_on_other_tables_reports_it(
+    database: MySQLDatabase, make_capture: MakeMySQLCapture
+) -> None:
+    """W03, M07: the table is read again because of the statement. The log has no rows of it, so only its own number
+    shows that a read did not see what its trigger changed."""
+    database.execute(
+        "CREATE DATABASE elsewhere",
+        "CREATE TABLE elsewhere.armed (id int PRIMARY KEY)",
+        "CREATE TRIGGER elsewhere.fires AFTER INSERT ON elsewhere.armed FOR EACH ROW INSERT INTO held.t VALUES (2, '')",
+    )
+    capture = make_capture(database, fence="read-only")
+    capture.prepare()
+    statement = "INSERT INTO elsewhere.armed VALUES (1)"
+    with database.holding_commit(statement, "SET binlog_format = STATEMENT") as release:
+        events = collect(capture.stream, lambda seen: any(isinstance(e, RowsFilled) for e in seen))
+        [filled] = [e for e in events if isinstance(e, RowsFilled)]
+        xids = np.array(filled.xids, np.uint64)
+        planned = capture.plan("t")
+        read = capture.read(planned)
+        assert isinstance(read.run, Run)
+        assert [row["id"] for row in rows_of(read.run)] == [1], "the trap is not set: the change is visible already"
+        for visibilities in (planned.visibilities, read.visibilities):
+            assert any(len(visibility.hidden(xids)) == 1 for visibility in visibilities)
+        release()
+    planned = capture.plan("t")
+    read = capture.read(planned)
+    assert isinstance(read.run, Run)
+    assert [row["id"] for row in rows_of(read.run)] == [1, 2]
+    for visibilities in (planned.visibilities, read.visibilities):
+        assert not any(len(visibility.hidden(xids)) for visibility in visibilities)
 
 
 def test_first_position_leaves_nothing_invisible_before_it(

@@ -555,6 +555,47 @@ def test_daemon_killed_while_it_reads_a_suspected_table_reads_it_once_more(
     small.assert_log_equals_source()
 
 
+def prepare(session: pymysql.Connection, setting: str, statement: str) -> None:
+    """Prepare an XA transaction of one statement, under the number of its session."""
+    name = session.thread_id()
+    for text in (setting, f"XA START '{name}'", statement, f"XA END '{name}'", f"XA PREPARE '{name}'"):
+        session.query(text)
+
+
+def test_prepared_transaction_that_may_have_changed_rows_counts_when_it_is_committed(
+    small: MySQLBank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """M45, M07, M08: rows without their key fail their table, and a statement on another schema has a table read again.
+    Done before the commit, neither showed what the transaction changed."""
+    statement_reads_without_rests(monkeypatch)
+    small.tables = ("keyless", "t")
+    small.database.execute(
+        "CREATE TABLE keyless (id int PRIMARY KEY DEFAULT 40, v int)",
+        "CREATE TABLE t (id int PRIMARY KEY, v int)",
+        *(f"INSERT INTO {t} VALUES (1, 0), (2, 0)" for t in small.tables),
+    )
+    writer = StatementWriter(small, "t", 1)
+    state = partial(state_of, small)
+    try:
+        with small.capturing(), small.session() as one, small.session() as two:
+            small.wait_until(lambda: small.has_reached(""), "the backfill")
+            prepare(one, "SET binlog_row_image = MINIMAL", "INSERT INTO keyless (v) VALUES (1)")
+            prepare(two, "SET binlog_format = STATEMENT", f"INSERT INTO {small.schema}_other.armed VALUES ()")
+            small.database.execute("UPDATE t SET v = 7 WHERE id = 2")
+            fence = small.fence()
+            small.wait_until(lambda: small.has_passed(fence), "the prepared transactions")
+            assert [state(t)[0] for t in small.tables] == ["done", "done"]
+            for session in (one, two):
+                session.query(f"XA COMMIT '{session.thread_id()}'")
+            small.wait_until(lambda: state("keyless")[0] == "failed", "the table to fail")
+        with small.capturing(backfill=[f"{small.schema}.keyless"]):
+            fence = small.fence()
+            small.wait_until(lambda: has_followed(small, fence), "both tables to be read")
+    finally:
+        writer.drop()
+    small.assert_log_equals_source()
+
+
 DOCUMENT = '{"a": 1, "text": "' + 100 * "x" + '"}'
 """Long enough for the server to log a change in it as a part."""
 

@@ -82,6 +82,8 @@ def listed(*schemas: str) -> bytes:
         ("UPDATE x SET v = 1", listed(""), ["t"]),
         ("UPDATE x SET v = 1", bytes((12, 254)), ["t"]),
         ("UPDATE mysql.x SET v = 1", b"", []),
+        ("UPDATE mysql.x SET v = 1", listed("mysql"), []),
+        ("UPDATE mysql.x SET v = shop.f()", listed("mysql", "shop"), ["t"]),
         ("REPLACE INTO checksums SELECT count(*) FROM shop.t /*checksum chunk*/", listed("else", "shop"), []),
         ("REPLACE INTO checksums SELECT count(*) FROM shop.t /*checksum chunks*/", listed("else", "shop"), ["t"]),
         ("CALL p()", listed("else"), []),

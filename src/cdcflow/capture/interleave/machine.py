@@ -158,14 +158,9 @@ class Interleave:
                 self._windows.mark_seen(given)
             case Advanced(position, commit_ts):
                 self._windows.advance(position, commit_ts)
-            case RowsFilled(table, swapped=True):
-                self._on_swap(table)
-            case RowsFilled(table, possible=True):
-                self._rows_may_have_changed(table)
-            case RowsFilled(table, _, None):
-                self._rows_changed(table)
-            case RowsFilled(_, _, RowVersion() as version):
-                self._compare_version(version, is_shown_again=not version.changed)
+            case RowsFilled():
+                self._windows.remember_delivered(given.xids)
+                self._rows_filled(given)
             case RowsIncomplete(table, keys, _):
                 self._rows_incomplete(table, keys)
             case ChangesRefused():
@@ -219,6 +214,17 @@ class Interleave:
             self._windows.lose_changes(ChangesRefused(table, reason, position, is_checked=True))
         for table in [t for t, known in self.progress.tables.items() if known.is_refused and t not in refused]:
             self._windows.read_refused(table)
+
+    def _rows_filled(self, filled: RowsFilled) -> None:
+        match filled:
+            case RowsFilled(table, swapped=True):
+                self._on_swap(table)
+            case RowsFilled(table, possible=True):
+                self._rows_may_have_changed(table)
+            case RowsFilled(table, _, None):
+                self._rows_changed(table)
+            case RowsFilled(_, _, RowVersion() as version):
+                self._compare_version(version, is_shown_again=not version.changed)
 
     def _rows_changed(self, table: TableId) -> None:
         # A table whose backfill failed is read again too: the statement may have fixed the cause. And if it emptied the

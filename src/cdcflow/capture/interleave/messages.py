@@ -147,6 +147,9 @@ class RowsFilled:
     follows it.
 
     `renamed`: (earlier, new) names of the columns that the statement renamed, if columns have no numbers.
+
+    `xids`: the ids of the transactions of such statements. None of their rows may be in the log, and a read of the
+    table has to see them like those whose rows were delivered.
     """
 
     table: TableId
@@ -155,6 +158,7 @@ class RowsFilled:
     swapped: bool = False
     possible: bool = False
     renamed: tuple[tuple[str, str], ...] = ()
+    xids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

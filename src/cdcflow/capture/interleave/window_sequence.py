@@ -34,6 +34,8 @@ their window was abandoned, which are ignored.
 
 from __future__ import annotations
 
+import numpy as np
+
 from cdcflow.capture.interleave.backlog import TOO_MANY, Backlog
 from cdcflow.capture.interleave.chunk_choice import ChunkChoice
 from cdcflow.capture.interleave.delivered import Delivered
@@ -142,6 +144,13 @@ class WindowSequence:
                 self._give_up(table, reason)
         if window.held_bytes > self._backlog.limits.held_bytes_max:
             self._give_up_overflow(window)
+
+    def remember_delivered(self, xids: tuple[int, ...]) -> None:
+        """Remember transactions without rows in the log that later chunks and plans have to see."""
+        ids = np.array(xids, np.uint64)
+        new = ids[~np.isin(ids, self._delivered.ids())]
+        if len(new):
+            self._delivered.add(new)
 
     def advance(self, position: Position, commit_ts: int) -> None:
         # Held transactions are appended later, so neither the position nor the time may move past them.

@@ -19,7 +19,7 @@ from, and by GTID (M12). While XA transactions are prepared, a restart reads aga
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
 import numpy as np
@@ -37,6 +37,7 @@ from cdcflow.sources.engine.changes import Truncate, number_rows, split_at_marks
 from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX, expand
 from cdcflow.sources.mysql.ddl import Statements
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled
+from cdcflow.sources.mysql.effects import Effects
 from cdcflow.sources.mysql.errors import history_lost
 from cdcflow.sources.mysql.event_samples import EventSamples
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, Xid, check_types, prepared_xid
@@ -246,7 +247,7 @@ class BinlogDecoder:
             return self._trailing(events, self._gtids.text()) if len(events) else []
         coordinates = self.progress.base | events.reach[groups.ender]
         delivered = self._delivered_before(groups.openers, coordinates)
-        use, truncates = self._statements.walk(events, groups, delivered)
+        use, truncates, filling = self._statements.walk(events, groups, delivered)
         found = self._rows.decode(events, use)
         if found.incomplete:
             self._incomplete.append(keys_by_table((i.table, i.keys) for i in found.incomplete))
@@ -266,9 +267,8 @@ class BinlogDecoder:
             tuple(batches),
             origin=_origins(groups, found.purges, full),
         )
-        if len(full) and self._on_gtids is not None:
-            gtids = groups.openers.gtids
-            self._on_gtids(run.xid, Gtids(gtids.sources, gtids.which[full], gtids.number[full]))
+        self._note_gtids(coordinates, groups.openers.gtids, sorted({*full.tolist(), *filling}))
+        self._statements.add_effects(Effects(xids=tuple(coordinates[filling].tolist())))
         seen = []
         for number, token in marks:
             commit_ts = int(groups.openers.commit_ts[number]) if number >= 0 else self.progress.commit_ts
@@ -281,6 +281,12 @@ class BinlogDecoder:
                 Position(text[covered]), Coordinate(int(coordinates[covered])), int(groups.openers.commit_ts[covered])
             )
         return out + self._trailing(events, spelled[len(groups) - 1], int(groups.openers.commit_ts[-1]))
+
+    def _note_gtids(self, coordinates: Int64s, gtids: Gtids, these: list[int]) -> None:
+        """Report the GTIDs of these transactions, which reads of tables have to see."""
+        if these and self._on_gtids is not None:
+            chosen = Gtids(gtids.sources, gtids.which[these], gtids.number[these])
+            self._on_gtids(coordinates[these].astype(np.uint64), chosen)
 
     def _trailing(self, events: Events, gtids: str, commit_ts: int = 0) -> list[StreamEvent]:
         """Return the progress through events that end outside a transaction; the last transaction was committed at
@@ -326,6 +332,12 @@ class BinlogDecoder:
 
     def _piece(self, events: Events, said: list[tuple[int, Statement]], now: _Open) -> None:
         """Decode one piece of a transaction into its spool."""
+        earlier = self._statements.take_effects()
+        self._decode_piece(events, said, now)
+        now.large.effects.add(self._statements.take_effects())
+        self._statements.add_effects(earlier)
+
+    def _decode_piece(self, events: Events, said: list[tuple[int, Statement]], now: _Open) -> None:
         self._rows.begin()
         segment = np.zeros(len(events), np.uint64)
         truncates: list[Truncate] = []
@@ -341,6 +353,8 @@ class BinlogDecoder:
                     now.large.take_back(name)
                 case _:
                     truncates += self._statements.take(statement, at, delivered=now.delivered)
+                    if now.delivered:
+                        self._statements.note_again(statement)
         self._rows.learn(events, begin, len(events))
         segment[begin:] = now.large.segment
         if now.delivered and self._xa is None:
@@ -372,10 +386,14 @@ class BinlogDecoder:
         origin = committed.purge() or tag_of(now.openers.gtids, 0) if committed is not None else None
         found = committed.commit(coordinate.value, position, commit_ts, origin) if committed is not None else None
         out: list[StreamEvent] = []
+        if committed is not None:
+            # Only now: a table that was read again before the end of a prepared transaction lacks what that changed.
+            effects = committed.effects
+            self._statements.add_effects(replace(effects, xids=(coordinate.value,) if effects.filled else ()))
+            if found is not None or effects.filled:
+                self._note_gtids(np.array([coordinate.value]), now.openers.gtids, [0])
         if found is not None and committed is not None:
             self._incomplete.append(committed.incomplete_keys())
-            if self._on_gtids is not None:
-                self._on_gtids(np.array([coordinate.value], np.uint64), now.openers.gtids)
             out.append(Committed(found))
         tokens = now.large.tokens if committed is now.large else []
         out += [MarkSeen(Token(token), position, commit_ts) for token in tokens]

@@ -8,7 +8,6 @@ it only if all rows are those of another table (a rename), since then no earlier
 from __future__ import annotations
 
 import re
-from typing import Literal
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from cdcflow.sources.engine.buffers import Bools
 from cdcflow.sources.engine.changes import Truncate
 from cdcflow.sources.engine.selection import CapturedTableRefused, Refusal
 from cdcflow.sources.mysql.alters import Altered, widens
+from cdcflow.sources.mysql.effects import Effects
 from cdcflow.sources.mysql.errors import READ_ANEW, engine_refusal, history_refusal
 from cdcflow.sources.mysql.position import Coordinate
 from cdcflow.sources.mysql.readings import tables_in, with_names
@@ -46,10 +46,6 @@ from cdcflow.sources.mysql.wire import Events
 WITHOUT_TRIGGERS = frozenset(("mysql",))
 """Schemas of the servers themselves, in which they allow no triggers. Their agents write there all the time."""
 
-FillCause = Literal["changed", "swapped", "possible"]
-"""Why a table is read again: a statement changed its rows; it was swapped for a copy with the same values; a statement
-on other tables may have changed its rows."""
-
 
 class Statements:
     """Applies statements in the log's order, each between the table maps before it and those after it."""
@@ -57,11 +53,9 @@ class Statements:
     def __init__(self, tables: Tables, rows: RowEvents) -> None:
         self._tables = tables
         self._rows = rows
-        self._filled: dict[TableId, FillCause] = {}
-        self._renamed: dict[TableId, tuple[tuple[str, str], ...]] = {}  # columns of these tables: earlier and new names
+        self._effects = Effects()
         # gh-ost's copies that can hold all that the captured table holds, and no less, and which table that is
         self._copies: dict[TableId, TableId] = {}
-        self._failing: dict[TableId, Refusal] = {}
 
     @property
     def next_begin(self) -> Coordinate | None:
@@ -122,8 +116,8 @@ class Statements:
                 elif table is not None and (altered.fills or not self._keeps_values(table, altered)):
                     self._forget_copies(table)
                     self._fill(table, delivered)
-                    if table in self._filled:
-                        self._renamed[table] = (*self._renamed.get(table, ()), *altered.renamed)
+                    if table in self._effects.filled:
+                        self._effects.rename(table, altered.renamed)
                 elif table is not None and altered.refuses:
                     self._copies.pop(table, None)
                 self._rows.forget_shapes(table)
@@ -176,17 +170,12 @@ class Statements:
     def _fill(self, table: TableId, delivered: bool) -> None:
         """Have the rows of a table read again, if it is captured."""
         if not delivered and self._tables.is_captured(table):
-            self._filled[table] = "changed"
-
-    def _fill_for(self, table: TableId, cause: FillCause) -> None:
-        """Have the rows of a table read again for a cause; several different causes count as a change."""
-        self._filled[table] = cause if self._filled.get(table) in (None, cause) else "changed"
+            self._effects.filled[table] = "changed"
 
     def _fail(self, table: TableId, refusal: Refusal, delivered: bool) -> None:
         """Have a captured table fail, because the statement means that it cannot be captured."""
         if not delivered and self._tables.is_captured(table):
-            self._filled.pop(table, None)
-            self._failing[table] = refusal
+            self._effects.fail(table, refusal)
 
     def _forget_copies(self, table: TableId) -> None:
         """Note that this table may have lost rows, or other values, that its copies have, or that it is a copy that
@@ -221,8 +210,9 @@ class Statements:
 
         `position` precedes these changes.
         """
-        found, self._filled = self._filled, {}
-        names, self._renamed = self._renamed, {}
+        found, self._effects.filled = self._effects.filled, {}
+        names, self._effects.renamed = self._effects.renamed, {}
+        xids, self._effects.xids = self._effects.xids, ()
         return [
             RowsFilled(
                 table,
@@ -230,6 +220,7 @@ class Statements:
                 swapped=cause == "swapped",
                 possible=cause == "possible",
                 renamed=names.get(table, ()),
+                xids=xids,
             )
             for table, cause in found.items()
         ]
@@ -239,21 +230,34 @@ class Statements:
 
         `position` precedes these statements and rows.
         """
-        by_statement, self._failing = self._failing, {}
+        effects = self._effects
+        by_statement, effects.failing = effects.failing, {}
+        by_rows, effects.failures = {**effects.failures, **self._rows.take_failures()}, {}
         found = {t: (CapturedTableRefused(t, [why]).reason, True) for t, why in by_statement.items()}
         return [
             ChangesRefused(table, reason, position, is_checked=is_checked)
-            for table, (reason, is_checked) in {**self._rows.take_failures(), **found}.items()
+            for table, (reason, is_checked) in {**by_rows, **found}.items()
         ]
 
-    def walk(self, events: Events, groups: Groups, delivered: Bools) -> tuple[Bools, list[Truncate]]:
-        """Process table maps and statements in order. Return which row events count, and the truncates of emptied
-        tables."""
+    def take_effects(self) -> Effects:
+        """Remove and return the effects of statements and rows since they were last reported or removed."""
+        found, self._effects = self._effects, Effects()
+        found.failures |= self._rows.take_failures()
+        return found
+
+    def add_effects(self, effects: Effects) -> None:
+        """Have these effects reported as well."""
+        self._effects.add(effects)
+
+    def walk(self, events: Events, groups: Groups, delivered: Bools) -> tuple[Bools, list[Truncate], list[int]]:
+        """Process table maps and statements in order. Return which row events count, the truncates of emptied tables,
+        and the numbers of the groups whose statements have tables read again."""
         self._rows.begin()
         use = np.ones(len(events), np.bool_)
         for number in np.flatnonzero(delivered).tolist():
             use[groups.opener[number] : groups.ender[number] + 1] = False
         truncates: list[Truncate] = []
+        filling: list[int] = []
         saved: dict[str, int] = {}
         begin = inside = 0
         for at, statement in groups.statements:
@@ -270,9 +274,13 @@ class Statements:
                 case Rollback():
                     self._take_back(events, use, int(groups.opener[number]), at)
                 case _:
+                    earlier = self.take_effects()
                     truncates += self.take(statement, at, delivered=bool(delivered[number]))
+                    filling += [number] if self._effects.filled else []
+                    earlier.add(self._effects)
+                    self._effects = earlier
         self._rows.learn(events, begin, len(events))
-        return use, truncates
+        return use, truncates, list(dict.fromkeys(filling))
 
     def _take_back(self, events: Events, use: Bools, first: int, last: int) -> None:
         """Exclude the rows of these events, which were rolled back (hard case M67)."""
@@ -303,12 +311,12 @@ class Statements:
         others = [t for t in tables if not self._tables.is_captured(t)]
         related = [t for t in others if any(map(self._counts, self._tables.captured_in(t.schema)))]
         if not captured:
-            used = (None,) if schemas is None else schemas
-            reached = [t for schema in used for t in self._tables.captured_in(schema) if self._counts(t)]
+            reached = self._reached_tables(schemas)
             if tables and not related:
-                if not all(t.schema in WITHOUT_TRIGGERS for t in tables):
+                # MySQL lists the schemas of what functions changed, too; MariaDB lists none.
+                if not WITHOUT_TRIGGERS.issuperset((*(t.schema for t in tables), *(schemas or ()))):
                     for table in reached:
-                        self._fill_for(table, "possible")
+                        self._effects.fill_for(table, "possible")
                 return
             if not reached and schemas is not None:
                 return
@@ -324,6 +332,20 @@ class Statements:
             remedy=f"run SET GLOBAL binlog_format = ROW, end the sessions that use another format, then {READ_ANEW}",
             runbook="binlog-not-complete",
         )
+
+    def note_again(self, statement: Statement) -> None:
+        """Note which tables a statement may have changed, if its transaction is decided later. It was taken before this
+        restart, and did not stop the capture then."""
+        match with_names(statement, self._tables.catalog_name):
+            case RowChange(tables, _, schemas) | Unsure(RowChange(tables, _, schemas)):
+                for table in (*tables, *self._reached_tables(schemas)):
+                    if self._counts(table):
+                        self._effects.fill_for(table, "possible")
+
+    def _reached_tables(self, schemas: tuple[str, ...] | None) -> list[TableId]:
+        """Return the captured tables in these schemas (None: in all) whose unlogged changes would be missing."""
+        used = (None,) if schemas is None else schemas
+        return [t for schema in used for t in self._tables.captured_in(schema) if self._counts(t)]
 
     def _counts(self, table: TableId) -> bool:
         """Whether an unlogged change of the table would be missing: it would not in a new table, which is still to be
@@ -382,7 +404,7 @@ class Statements:
                 if old not in self._copies:
                     self._fill(new, delivered)
                 elif not delivered and self._tables.is_captured(new):
-                    self._fill_for(new, "swapped")
+                    self._effects.fill_for(new, "swapped")
             elif new != old:
                 out += self._replace_rows(new, at, delivered)
             if old not in now and not _is_left_over(became[old], old):

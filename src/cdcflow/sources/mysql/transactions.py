@@ -32,6 +32,7 @@ from cdcflow.model.position import Position
 from cdcflow.model.table import TableId
 from cdcflow.sources.engine.buffers import Bools
 from cdcflow.sources.engine.spooled import SpooledRows
+from cdcflow.sources.mysql.effects import Effects
 from cdcflow.sources.mysql.events import (
     IS_BETWEEN_GROUPS,
     IS_OPENER,
@@ -367,7 +368,8 @@ class Large(SpooledRows):
     """A transaction that goes into a spool. Its parts are segments.
 
     `savepoints` has the segment that each savepoint began. `incomplete` are the rows that must be read by key, and
-    `purges` the names in purge marks, both with the segment of each.
+    `purges` the names in purge marks, both with the segment of each. `effects`: those of its statements and rows, which
+    count once it is committed.
     """
 
     segment: int = 0
@@ -375,6 +377,7 @@ class Large(SpooledRows):
     tokens: list[str] = field(default_factory=list)
     incomplete: list[tuple[Incomplete, Uint64s]] = field(default_factory=list)
     purges: list[tuple[int, str]] = field(default_factory=list)
+    effects: Effects = field(default_factory=Effects)
 
     def save(self, name: str) -> None:
         """Handle a SAVEPOINT: a new segment begins here."""
@@ -421,6 +424,10 @@ class PreparedTransaction:
     ) -> Run | SpooledTransaction | None:
         """Return the transaction, which XA COMMIT at this position committed; None if it has no captured rows."""
         return self.large.commit(xid, position, commit_ts, origin)
+
+    @property
+    def effects(self) -> Effects:
+        return self.large.effects
 
     def purge(self) -> str | None:
         return self.large.purge()
