@@ -555,6 +555,31 @@ def test_daemon_killed_while_it_reads_a_suspected_table_reads_it_once_more(
     small.assert_log_equals_source()
 
 
+def test_tables_whose_unique_key_changes_are_read_again(small: MySQLBank) -> None:
+    """P18: without a primary key, the first unique key without NULLs identifies rows. Updates that kept it changed the
+    columns of the next one, and deletes may lack these."""
+    small.tables = ("dropped", "separately", "nulled", "primary_dropped", "kept")
+    columns = "a int NOT NULL, b int NOT NULL, v int, INDEX iv (v), UNIQUE ub (b)"
+    small.database.execute(
+        *(f"CREATE TABLE {t} ({columns}, UNIQUE ua (a))" for t in small.tables[:3]),
+        *(f"CREATE TABLE {t} ({columns}, PRIMARY KEY (a))" for t in small.tables[3:]),
+        *(f"ALTER TABLE {t} DROP INDEX ub, ADD UNIQUE ub (b)" for t in small.tables),
+        *(f"INSERT INTO {t} VALUES (1, 10, 0), (2, 20, 0), (3, 30, 0)" for t in small.tables),
+    )
+    with following(small) as seen:
+        small.database.execute(
+            *(f"UPDATE {t} SET b = b + 100 WHERE a = 1" for t in small.tables),
+            *(f"DELETE FROM {t} WHERE a = 2" for t in small.tables),
+            "ALTER TABLE dropped DROP INDEX ua",
+            "DROP INDEX ua ON separately",
+            "ALTER TABLE nulled MODIFY a int NULL",
+            "DROP INDEX `PRIMARY` ON primary_dropped",
+            "ALTER TABLE kept DROP INDEX ub",
+            *(f"UPDATE {t} SET v = 5 WHERE b = 30" for t in small.tables),
+        )
+    assert set(seen) == set(small.tables) - {"kept"}
+
+
 def prepare(session: pymysql.Connection, setting: str, statement: str) -> None:
     """Prepare an XA transaction of one statement, under the number of its session."""
     name = session.thread_id()

@@ -39,6 +39,7 @@ class TestTables:
     myisam: frozenset[str] = frozenset()
     versioned: frozenset[TableId] = frozenset()
     computed: frozenset[TableId] = frozenset()
+    without_primary_key: frozenset[TableId] = frozenset()
     columns_now: dict[TableId, Sequence[ServerColumn]] = field(default_factory=dict)
     maps: dict[TableId, DescribedTable] = field(default_factory=dict)
     shapes: dict[TableId, DescribedTable] = field(default_factory=dict)
@@ -80,6 +81,9 @@ class TestTables:
 
     def is_computed(self, table: TableId) -> bool:
         return table in self.computed
+
+    def lacks_primary_key(self, table: TableId) -> bool:
+        return table in self.without_primary_key
 
     def engine_that_keeps_changes(self, table: TableId) -> str:
         return "MyISAM" if table.name in self.myisam else ""

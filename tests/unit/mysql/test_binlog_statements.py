@@ -142,6 +142,40 @@ def test_statement_on_tables_that_cannot_be_determined_stops(said: str, more: by
     refused(log, ConfigurationError, "cannot be determined from its text")
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ALTER TABLE t DROP INDEX i, ADD INDEX (v)",
+        "ALTER TABLE t DROP KEY `PRIMARY`",
+        "ALTER TABLE t DROP CONSTRAINT c",
+        "ALTER TABLE t ADD UNIQUE (v)",
+        "ALTER TABLE t ADD CONSTRAINT c UNIQUE KEY (v)",
+        "ALTER TABLE t MODIFY id int NULL",
+        "CREATE UNIQUE INDEX i ON t (v)",
+        "DROP INDEX i ON t",
+        "DROP INDEX IF EXISTS `on` ON shop.t WAIT 5",
+    ],
+)
+def test_table_without_a_primary_key_that_may_have_another_key_is_read_again(said: str) -> None:
+    """P18: updates that kept the earlier key may have changed the later one, and deletes may lack it."""
+    log = Log()
+    one(log, 1)
+    log.standalone(said)
+    assert filled(whole(log, TestTables(without_primary_key=frozenset((T.id,))))) == ["t"]
+    assert filled(whole(log)) == []
+
+
+@pytest.mark.parametrize(
+    "said", ["ALTER TABLE t ADD INDEX (v)", "ALTER TABLE t RENAME KEY a TO b", "CREATE INDEX i ON t (v)"]
+)
+def test_other_indexes_identify_no_rows(said: str) -> None:
+    """P18: such a table need not be read again for them."""
+    log = Log()
+    one(log, 1)
+    log.standalone(said)
+    assert filled(whole(log, TestTables(without_primary_key=frozenset((T.id,))))) == []
+
+
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize(
     ("said", "read"),

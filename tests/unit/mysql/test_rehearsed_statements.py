@@ -65,7 +65,13 @@ def after(text: str) -> Table:
         ("MODIFY w varchar(40) CHARACTER SET latin1", "recode", "read again"),
         ("MODIFY e enum('a', 'b', ',)')", "modify", "read again"),
         ("ALTER COLUMN v SET DEFAULT 7", "column_default", "depends"),
-        ("ADD INDEX (v), DROP INDEX i, ADD UNIQUE KEY k (w)", "index index index", "nothing"),
+        ("ADD INDEX (v), DROP INDEX i, ADD UNIQUE KEY k (w)", "index index index", "depends"),
+        (
+            "ADD INDEX (v), RENAME KEY k TO l, ALTER INDEX i INVISIBLE, DISABLE KEYS",
+            "index index index index",
+            "nothing",
+        ),
+        ("ADD CONSTRAINT c UNIQUE (v), DROP CONSTRAINT d", "index index", "depends"),
         ("ADD CONSTRAINT c FOREIGN KEY (v) REFERENCES u (id), DROP FOREIGN KEY f", "constraint constraint", "nothing"),
         ("DROP PRIMARY KEY, ADD PRIMARY KEY (v, id)", "change_key change_key", "read again"),
         ("DROP PRIMARY KEY", "lose_key", "fails"),
@@ -92,7 +98,7 @@ def test_clauses_of_alter_table(clauses: str, kinds: str, effect: str) -> None:
     statement = statement_of(Query("", f"ALTER TABLE shop.t {clauses}"))
     if isinstance(statement, OtherDdl):
         altered = statement.altered
-        depends = altered.redefined or altered.defaults
+        depends = altered.redefined or altered.defaults or altered.keys
         reads = "read again" if altered.fills else "depends" if depends else "nothing"
         assert effect in (reads, "fails") or (reads, effect) == ("depends", "read again")
 
@@ -108,9 +114,11 @@ def test_clauses_of_alter_table(clauses: str, kinds: str, effect: str) -> None:
         ("CREATE TABLE shop.x (id int PRIMARY KEY)", {"shop.x": "added"}),
         ("CREATE TEMPORARY TABLE x (id int)", {"None": "nothing"}),
         ("CREATE INDEX i ON t (v)", {"None": "nothing"}),
+        ("CREATE UNIQUE INDEX i ON t (v)", {"None": "depends"}),
+        ("DROP INDEX i ON t", {"None": "depends"}),
         ("CREATE OR REPLACE VIEW v AS SELECT 1", {"None": "nothing"}),
         ("CREATE DEFINER=`a`@`b` TRIGGER x BEFORE INSERT ON t FOR EACH ROW DELETE FROM t", {"None": "nothing"}),
-        ("ALTER IGNORE TABLE shop.t ADD UNIQUE KEY (v)", {"shop.t": "nothing"}),
+        ("ALTER IGNORE TABLE shop.t ADD UNIQUE KEY (v)", {"shop.t": "depends"}),
         ("ALTER TABLE elsewhere.x DROP COLUMN v", {"elsewhere.x": "not captured"}),
         ("OPTIMIZE TABLE t", {"None": "nothing"}),
     ],

@@ -167,7 +167,7 @@ def test_view_of_a_table_is_not_that_table(text: str) -> None:
     [
         (r"ALTER TABLE t COMMENT = '\', RENAME TO u, COMMENT = 'x'", NO_BACKSLASH_ESCAPES),
         (r"ALTER TABLE t COMMENT = '\', RENAME TO x, COMMENT = ', RENAME TO u", 0),
-        (r"""ALTER TABLE t DROP INDEX "a\", RENAME TO u, DROP INDEX "b", FORCE""", ANSI_QUOTES),
+        (r"""ALTER TABLE t DROP CHECK "a\", RENAME TO u, DROP CHECK "b", FORCE""", ANSI_QUOTES),
         (r"""ALTER TABLE t COMMENT "\", RENAME TO x, COMMENT ", RENAME TO u""", 0),
     ],
 )

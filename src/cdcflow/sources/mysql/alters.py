@@ -65,7 +65,8 @@ class Altered:
     `defaults`: it changes the defaults of columns, which generated columns may use. `renamed`: the earlier and the new
     names of columns; if it renames any, it fills. `refuses`: the table may refuse rows that it accepted before. The
     statement fails if it finds such rows, but a tool that copies rows into an altered empty table skips them.
-    `engine`: the engine without transactions that the table gets; "": none.
+    `keys`: other columns may identify its rows, if it has no primary key. `engine`: the engine without transactions
+    that the table gets; "": none.
     """
 
     fills: bool
@@ -73,6 +74,7 @@ class Altered:
     renamed: tuple[tuple[str, str], ...] = ()
     refuses: bool = False
     defaults: bool = False
+    keys: bool = False
     engine: str = ""
 
 
@@ -90,7 +92,11 @@ def alter_effects(tokens: Sequence[SqlToken]) -> Altered:
             case Redefined() as column:
                 redefined.append(column)
     return Altered(
-        False, tuple(redefined), refuses=any(map(_refuses, clauses)), defaults=any(map(_sets_default, clauses))
+        False,
+        tuple(redefined),
+        refuses=any(map(_refuses, clauses)),
+        defaults=any(map(_sets_default, clauses)),
+        keys=any(map(_changes_keys, clauses)),
     )
 
 
@@ -182,6 +188,18 @@ def _refuses(clause: Sequence[SqlToken]) -> bool:
     """Whether a clause may add a condition that rows have to meet."""
     words = {t.word for t in clause[_behind_options(clause, 0) :]}
     return words.isdisjoint(("DROP", "RENAME")) and not words.isdisjoint(_CONDITIONS)
+
+
+def _changes_keys(clause: Sequence[SqlToken]) -> bool:
+    """Whether a clause may add or remove a unique key. `DROP INDEX` names no kind of index, and may also remove the
+    primary key."""
+    at = _behind_options(clause, 0)
+    match word_at(clause, at):
+        case "DROP":
+            return word_at(clause, at + 1) in ("INDEX", "KEY", "CONSTRAINT")
+        case "ADD":
+            return any(token.word == "UNIQUE" for token in clause[at:])
+    return False
 
 
 def _sets_default(clause: Sequence[SqlToken]) -> bool:

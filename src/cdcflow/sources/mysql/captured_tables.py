@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import Table, TableId
 from cdcflow.sources.engine.selection import CapturedTableRefused
-from cdcflow.sources.mysql.catalog import Catalog, CatalogTable
+from cdcflow.sources.mysql.catalog import PRIMARY, Catalog, CatalogTable
 from cdcflow.sources.mysql.errors import history_refusal
 from cdcflow.sources.mysql.lives import Lives
 from cdcflow.sources.mysql.position import Coordinate
@@ -126,6 +126,10 @@ class CapturedTables:
     def is_computed(self, table: TableId) -> bool:
         found = self._catalog.now(table)
         return found is not None and found.is_computed
+
+    def lacks_primary_key(self, table: TableId) -> bool:
+        found = self._catalog.now(table) if self.is_captured(table) else None
+        return found is not None and found.index != PRIMARY
 
     def engine_that_keeps_changes(self, table: TableId) -> str:
         entry = self._entries.get(table)

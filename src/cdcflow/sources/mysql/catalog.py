@@ -47,6 +47,8 @@ _SHADOW = re.compile(r"_.+_(gho|ghc|del|new|old)", re.DOTALL)
 ENGINES = frozenset(("InnoDB", "ROCKSDB"))
 """Engines whose rows a consistent snapshot shows."""
 LOOKS_MAX = 5
+PRIMARY = "PRIMARY"
+"""The name of each primary key."""
 
 _TABLES = """
 SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, ENGINE, TABLE_ROWS FROM information_schema.TABLES
@@ -250,16 +252,16 @@ def _keys(
         candidates.setdefault(table, {}).setdefault(index, []).append(column)
         # A key over an expression names no column. A primary key over the beginning of a text is fit: whole texts
         # differ where their beginnings do.
-        if column is None or nullable == "YES" or (part is not None and index != "PRIMARY"):
+        if column is None or nullable == "YES" or (part is not None and index != PRIMARY):
             unfit.add((table, index))
     found: dict[TableId, tuple[tuple[str, ...], str]] = {}
     for table, indexes in candidates.items():
         fit = {name: tuple(names) for name, names in indexes.items() if (table, name) not in unfit}
-        if len(fit) > 1 and "PRIMARY" not in fit:
+        if len(fit) > 1 and PRIMARY not in fit:
             ordered = query(connection, f"SHOW INDEX FROM {quote_name(table.schema)}.{quote_name(table.name)}")
             fit = {row[2]: fit[row[2]] for row in ordered if row[2] in fit}
         if fit:
-            name = "PRIMARY" if "PRIMARY" in fit else next(iter(fit))
+            name = PRIMARY if PRIMARY in fit else next(iter(fit))
             found[table] = fit[name], name
     return found
 

@@ -113,7 +113,11 @@ class Statements:
                 if table is not None and altered.engine:
                     self._forget_copies(table)
                     self._fail(table, engine_refusal(table, altered.engine), delivered)
-                elif table is not None and (altered.fills or not self._keeps_values(table, altered)):
+                elif table is not None and (
+                    altered.fills
+                    or (altered.keys and self._tables.lacks_primary_key(table))
+                    or not self._keeps_values(table, altered)
+                ):
                     self._forget_copies(table)
                     self._fill(table, delivered)
                     if table in self._effects.filled:
@@ -196,13 +200,16 @@ class Statements:
             return False
         before = {c.name.lower(): c for c in seen.columns}
         after = {c.name.lower(): c for c in now}
-        return all(
+        are_wider = all(
             name in before
             and name in after
             and before[name].name == column.becomes
             and widens(column, before[name], after[name])
             for name, column in ((c.name.lower(), c) for c in altered.redefined)
         )
+        if not are_wider or not any(c.nullable and not before[c.name.lower()].nullable for c in altered.redefined):
+            return are_wider
+        return not self._tables.lacks_primary_key(table)  # a unique key with NULLs no longer identifies rows
 
     def filled_tables(self, position: Position) -> list[RowsFilled]:
         """Return the captured tables whose old rows, since the last call, got values that the log does not contain, or
@@ -401,7 +408,7 @@ class Statements:
         out: list[Truncate] = []
         for new, old in now.items():
             if _is_shadow(old, new):
-                if old not in self._copies:
+                if old not in self._copies or self._tables.lacks_primary_key(new):  # the copy may have another key
                     self._fill(new, delivered)
                 elif not delivered and self._tables.is_captured(new):
                     self._effects.fill_for(new, "swapped")

@@ -33,6 +33,7 @@ from cdcflow.sources.mysql.table_names import TableNames
 from cdcflow.sources.mysql.tables import column_numbers
 
 _NO_TABLE = "the settings capture no table of this name"
+_NOT_UNIQUE = "it adds no unique key and drops no index"
 _OTHERS = {
     ("CREATE", "INDEX"): "create_index",
     ("DROP", "INDEX"): "create_index",
@@ -105,7 +106,8 @@ class _Rehearsed:
             yield _part("temporary")
             return
         if (kind := self._object()) is not None:
-            yield _part(kind)
+            is_plain = kind == "create_index" and self._words[0] == "CREATE" and "UNIQUE" not in self._words
+            yield _part(kind, effect="nothing", why=_NOT_UNIQUE) if is_plain else _part(kind)
             return
         is_alter = self._words[:1] == ["ALTER"] and "TABLE" in self._words[1:4]
         yield from self._alter() if is_alter else self._whole(self._statement())
@@ -261,16 +263,16 @@ class _Rehearsed:
             case "DROP" if second in ("SYSTEM", "PERIOD"):
                 yield _part("no_versioning", table.id)
             case "DROP" if second in _INDEXES:
-                yield _part("index", table.id)
+                yield self._index_part(clause, table)
             case "DROP" if second in _CONSTRAINTS:
-                yield _part("constraint", table.id)
+                yield self._constraint_part(clause, table)
             case "DROP":
                 at = 1 + (second == "COLUMN")
                 is_optional = word_at(clause, at) == "IF"
                 name = self._column(table, name_at(clause, behind_if(clause, at)))
                 yield _part("drop_column", table.id, ColumnEdit("drop", name, is_optional=is_optional))
             case "RENAME" if second in _INDEXES:
-                yield _part("index", table.id)
+                yield self._index_part(clause, table)
             case "RENAME" if second == "COLUMN":
                 at = behind_if(clause, 2)
                 if word_at(clause, at + 1) != "TO":
@@ -280,7 +282,7 @@ class _Rehearsed:
             case "MODIFY" | "CHANGE":
                 yield self._redefinition_part(clause, words, table)
             case "ALTER" if second in _INDEXES:
-                yield _part("index", table.id)
+                yield self._index_part(clause, table)
             case "ALTER" if second in _CONSTRAINTS:
                 yield _part("constraint", table.id)
             case "ALTER":
@@ -296,7 +298,7 @@ class _Rehearsed:
             case _ if head in _PARTITION_VERBS and second == "PARTITION":
                 yield _part("partition", table.id)
             case "ENABLE" | "DISABLE" if second == "KEYS":
-                yield _part("index", table.id)
+                yield self._index_part(clause, table)
             case "ENGINE":
                 kind = "lose_transactions" if alter_effects(clause).fills else "engine"
                 yield _part(kind, table.id)
@@ -309,6 +311,16 @@ class _Rehearsed:
             case _:
                 raise self.unknown(f"the clause {' '.join(t.name for t in clause)[:80]!r}")
 
+    def _index_part(self, clause: Sequence[SqlToken], table: Table) -> StatementPart:
+        """Return the effect of a clause about an index. The shape does not show whether the key is a primary one."""
+        if alter_effects(clause).keys:
+            return _part("index", table.id)
+        return _part("index", table.id, effect="nothing", why=_NOT_UNIQUE)
+
+    def _constraint_part(self, clause: Sequence[SqlToken], table: Table) -> StatementPart:
+        """Return the effect of a clause about a constraint, which may be a unique key."""
+        return _part("index" if alter_effects(clause).keys else "constraint", table.id)
+
     def _add(self, clause: Sequence[SqlToken], table: Table) -> Iterator[StatementPart]:
         words = [t.word for t in clause]
         if "PRIMARY" in words and (words[1] in ("PRIMARY", "CONSTRAINT")):
@@ -318,9 +330,9 @@ class _Rehearsed:
                 raise self.unknown("the columns of the key")
             yield _part("change_key", table.id, ColumnEdit("key", key=tuple(names)))
         elif words[1] in _INDEXES:
-            yield _part("index", table.id)
+            yield self._index_part(clause, table)
         elif words[1] in _CONSTRAINTS:
-            yield _part("constraint", table.id)
+            yield self._constraint_part(clause, table)
         elif words[1] in ("SYSTEM", "PERIOD"):
             yield _part("versioning" if words[1] == "SYSTEM" else "no_versioning", table.id)
         else:

@@ -52,7 +52,8 @@ RULES = (
         "of the same sign, or to a longer `VARCHAR` that names no character set; with `NULL`, `NOT NULL`, `DEFAULT`, "
         "`COMMENT`, `FIRST`, `AFTER`, `VISIBLE`, `INVISIBLE`, `SIGNED`",
         "nothing, if a row of the table has arrived since the last statement about it, the name is written exactly "
-        "as the column's, and the table has no generated columns; otherwise read again",
+        "as the column's, the table has no generated columns, and it has a primary key if NULL is newly allowed; "
+        "otherwise read again",
     ),
     StatementRule(
         "modify",
@@ -75,10 +76,11 @@ RULES = (
     ),
     StatementRule(
         "index",
-        "nothing",
+        "depends",
         "`ADD`, `DROP`, `RENAME`, `ALTER` of `INDEX`, `KEY`, `UNIQUE`, `FULLTEXT`, `SPATIAL`; `ENABLE KEYS`, `DISABLE "
         "KEYS`",
-        "nothing",
+        "nothing, if the table has a primary key, or the statement adds no unique key and drops no index; otherwise "
+        "read again: other columns may identify its rows",
     ),
     StatementRule(
         "constraint",
@@ -215,9 +217,10 @@ RULES = (
     ),
     StatementRule(
         "create_index",
-        "nothing",
+        "depends",
         "`CREATE INDEX`, `DROP INDEX`",
-        "nothing",
+        "nothing, if the table has a primary key, or the index is new and not `UNIQUE`; otherwise read again, as after "
+        "an `ALTER TABLE`",
     ),
     StatementRule(
         "view",

@@ -235,7 +235,11 @@ def _ddl(tokens: list[SqlToken], query: Query) -> Statement:
             return _parse_create(tokens, words.index("TABLE") + 1, query)
         case ["CREATE", *_] if "UNIQUE" in words[1:4]:
             ons = (at for at, token in enumerate(tokens) if token.word == "ON")
-            return OtherDdl(table_at(tokens, next(ons, len(tokens)) + 1, schema)[0], Altered(False, refuses=True))
+            table, _ = table_at(tokens, next(ons, len(tokens)) + 1, schema)
+            return OtherDdl(table, Altered(False, refuses=True, keys=True))
+        case ["DROP", *_] if "INDEX" in words[1:3]:
+            ons = (at for at, token in enumerate(tokens) if token.word == "ON")
+            return OtherDdl(table_at(tokens, next(ons, len(tokens)) + 1, schema)[0], Altered(False, keys=True))
     return OtherDdl(None)
 
 

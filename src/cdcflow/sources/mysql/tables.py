@@ -137,6 +137,10 @@ class Tables(Protocol):
         """Whether a captured table now has generated columns."""
         ...
 
+    def lacks_primary_key(self, table: TableId) -> bool:
+        """Whether a captured table now has no primary key; false if it does not exist."""
+        ...
+
     def engine_that_keeps_changes(self, table: TableId) -> str:
         """Return the table's engine if it does not revert changes on ROLLBACK; "" if it does, or is unknown."""
         ...
