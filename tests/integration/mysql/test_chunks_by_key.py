@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pymysql
 import pytest
-from tests.servers.mysql import MySQLDatabase
+from tests.servers.mysql import MySQLDatabase, MySQLServer
 from tests.support.mysql.controlled_source import MakeMySQLCapture, MySQLCapture
 from tests.support.postgres.controlled_source import rows_of
 
@@ -434,6 +434,26 @@ def test_first_rows_by_key_are_bounded_too(
     assert 1 <= read.run.rows <= 5
     assert read.keys_left is not None
     assert len(read.keys_left) == 16 - read.run.rows
+
+
+@pytest.mark.spread(1)
+def test_statements_with_long_keys_are_as_short_as_the_server_requires(
+    own_mysql: MySQLServer, make_capture: MakeMySQLCapture
+) -> None:
+    """A server refuses statements above `max_allowed_packet`: such rows would never be read, and their table never be
+    done."""
+    own_mysql.execute("SET GLOBAL max_allowed_packet = 1048576")
+    database = own_mysql.create_database("long_keys")
+    keys = [f"{'k' * 690}{n}" for n in range(1500)]
+    database.execute(
+        "CREATE TABLE t (k varchar(700) PRIMARY KEY)", f"INSERT INTO t VALUES ('{keys[0]}'), ('{keys[-1]}')"
+    )
+    capture = make_capture(database)
+    capture.prepare()
+    read = capture.read(capture.plan("t"), kind="keys", keys=KeySet(pa.table({"k": keys})))
+    assert isinstance(read.run, Run)
+    assert sorted(row["k"] for row in rows_of(read.run)) == sorted((keys[0], keys[-1]))
+    assert read.keys_left is None
 
 
 def test_changed_shape_is_read_in_its_new_form(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:

@@ -29,6 +29,8 @@ from cdcflow.sources.engine.chunks import PartRead, Snapshot, TooLarge
 from cdcflow.sources.engine.slices import Slices
 from cdcflow.sources.engine.table_key import KEYS_AT_ONCE, Literals, TableKey
 
+CONDITION_BYTES_MAX = 256 << 10
+"""Keys may be long, and a server refuses statements that are longer than its limit (MySQL: `max_allowed_packet`)."""
 KEYS_GROWTH = 16
 """A query by keys requests at most this many times as many rows as all queries before it, whose rows may have been
 unusually small."""
@@ -290,8 +292,7 @@ class OrderedTable(ABC, Generic[C, F]):
         some = 1  # their size is unknown
         while looked_for < len(keys) and some:
             _, left = keys.take(looked_for)
-            these, _ = left.take(some)
-            [condition] = self.key.among(these)
+            these, condition = self._sought_keys(left, some)
             room = bytes_max - size if looked_for else None
             rows = self.fetch(f"{self.select} WHERE {condition}", room)
             if room is not None and (not rows.is_whole or len(rows.data) > room):
@@ -304,6 +305,15 @@ class OrderedTable(ABC, Generic[C, F]):
             some = min(KEYS_AT_ONCE, KEYS_GROWTH * looked_for, likely)
         _, left = keys.take(looked_for)
         return found, left if len(left) else None
+
+    def _sought_keys(self, keys: KeySet, count: int) -> tuple[KeySet, str]:
+        """Return the first of these keys, at most `count`, and the condition that matches their rows."""
+        while True:
+            these, _ = keys.take(count)
+            [condition] = self.key.among(these)
+            if count == 1 or len(condition) <= CONDITION_BYTES_MAX:
+                return these, condition
+            count = max(1, count * CONDITION_BYTES_MAX // len(condition))
 
     def all_rows(self, bytes_max: int) -> Sequence[pa.RecordBatch]:
         rows = self.fetch(self.select, bytes_max)
