@@ -49,6 +49,16 @@ def test_event_of_unknown_type_stops_with_an_error_that_names_it(flavor: Flavor)
     refused(log, ConfigurationError, "event of type 99")
 
 
+def test_event_of_unknown_type_in_a_compressed_transaction_stops_too() -> None:
+    """M01: the type appears when the transaction is decompressed."""
+    log = Log("mysql")
+    log.compress = True
+    log.begin()
+    log.event(99, b"rows?")
+    log.commit()
+    refused(log, ConfigurationError, "event of type 99")
+
+
 def test_event_of_the_other_kind_of_server_stops_with_an_error_that_names_it() -> None:
     """A MySQL server writes no MariaDB events; such a number has an unknown meaning there."""
     log = Log("mysql")

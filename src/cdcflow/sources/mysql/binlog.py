@@ -160,7 +160,7 @@ class BinlogDecoder:
         out: list[StreamEvent] = []
         before = self.progress.last
         for part in expand(check_types(events, self._flavor), self._expanded_bytes_max):
-            for piece in self._by_begin(part):
+            for piece in self._by_begin(check_types(part, self._flavor)):  # events in a payload are checked here
                 out += self._part(piece)
         # The requests to read again come first, so that no position after their statement becomes durable without them.
         again: list[StreamEvent] = [*self._statements.refused_tables(before), *self._statements.filled_tables(before)]
