@@ -106,9 +106,16 @@ def snapshot_end(connection: Connection) -> BinlogEnd:
     return BinlogEnd(BinlogFile(str(found["binlog_snapshot_file"])), int(found["binlog_snapshot_position"]), "")
 
 
+ENCRYPTED_HEADER_BYTES = 512
+"""The header of a file that MySQL encrypts (`binlog_encryption`): part of its size, but not of positions in it."""
+
+
 def files(connection: Connection) -> list[tuple[BinlogFile, int]]:
-    """Return the binary log's files and their sizes in bytes, oldest first."""
-    return [(BinlogFile(str(row[0])), int(row[1])) for row in query(connection, "SHOW BINARY LOGS")]
+    """Return the binary log's files, oldest first, each with the position at which it ends."""
+    return [
+        (BinlogFile(str(name)), int(size) - ENCRYPTED_HEADER_BYTES * (encrypted == ["Yes"]))
+        for name, size, *encrypted in query(connection, "SHOW BINARY LOGS")
+    ]
 
 
 def executed_gtids(connection: Connection) -> str:
