@@ -18,7 +18,7 @@ pytestmark = pytest.mark.postgres
 NONE = {
     *("float4", "float8", "interval", "interval_of_most_hours"),
     *("int4_array", "text_array", "bytea_array", "numeric_array", "date_array", "box_array", "enum_array"),
-    *("domain_array", "composite_array"),
+    *("delimited_array", "domain_array", "composite_array"),
 }
 """Types whose values have no text that is the same everywhere: their tables are read."""
 

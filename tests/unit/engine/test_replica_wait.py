@@ -39,10 +39,14 @@ def places(*reached: int) -> Callable[[], int]:
     return lambda: next(left, reached[-1])
 
 
-def test_chunk_waits_for_the_highest_place_that_was_required(waits: ReplicaWait[int]) -> None:
+def test_chunk_waits_for_the_highest_place_that_was_required(
+    waits: ReplicaWait[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits.require(20)
     waits.require(10)
-    waits.until_replayed(places(9, 15, 20))
+    with monkeypatch.context() as patch:
+        patch.setattr(replica_wait, "REPLAY_WAIT_S", 60.0)
+        waits.until_replayed(places(9, 15, 20))
     with pytest.raises(SourceUnavailable, match=r"lags: it has replayed 15, and a chunk needs 20"):
         waits.until_replayed(places(15))
 

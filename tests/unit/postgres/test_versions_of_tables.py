@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +36,7 @@ class Server:
     keys: list[tuple[int, bool, int | None, int | None, list[int] | None]] = field(
         default_factory=lambda: [(10, False, 900, 901, [1, 3]), (20, False, None, None, None)]
     )
+    attached_by: dict[int, str] = field(default_factory=lambda: {21: "701", 22: "702"})
     oids: list[tuple[int, str, str]] = field(default_factory=lambda: [(10, "public", "t"), (20, "public", "u")])
     asked: list[object] = field(default_factory=list)
 
@@ -47,7 +48,9 @@ class Server:
         assert wanted == sorted(wanted)
         if "conkey" in sql:
             return [(*row, False) for row in self.keys if row[0] in wanted]
-        rows: Any = self.files if "tree" in sql else self.types if "used" in sql else self.columns
+        if "tree" in sql:
+            return [(*row, self.attached_by.get(row[1]), "700") for row in self.files if row[0] in wanted]
+        rows: Any = self.types if "used" in sql else self.columns
         return [row for row in rows if row[0] in wanted]
 
 
@@ -67,7 +70,15 @@ def test_a_version_holds_what_the_values_of_rows_depend_on() -> None:
         t, u = u, t
     key = PrimaryKey(900, 901, (1, 3))
     assert t == CatalogVersion(10, {10: (100, "f" * 16)}, ("17", "", "-19"), {800: frozenset({"11", "0"})}, key=key)
-    assert u == CatalogVersion(20, {21: (210, "5"), 22: (220, "0")}, ("19",), {801: frozenset({"f" * 16})}, key=NO_KEY)
+    assert u == CatalogVersion(
+        20,
+        {21: (210, "5"), 22: (220, "0")},
+        ("19",),
+        {801: frozenset({"f" * 16})},
+        key=NO_KEY,
+        attached_by={21: "701", 22: "702"},
+        created_by="700",
+    )
     assert (t.attached, u.attached) == (frozenset(), frozenset({22})), "only a partition can come with rows"
     assert (t.altered, u.altered) == (frozenset({800}), frozenset())
 
@@ -96,12 +107,16 @@ class Catalog:
         self.columns_before: Callable[[int], Sequence[tuple[str, ...]]] = lambda oid: ()
         self.uncertain: set[int] = set()
         self.untold: set[int] = set()
+        self.lost: dict[int, frozenset[int]] = {}
         self.key_before: Callable[[int], Sequence[int]] = lambda oid: ()
 
     def take_uncertain(self, oid: int) -> bool:
         found = oid in self.uncertain
         self.uncertain.discard(oid)
         return found
+
+    def lost_constants(self, _connection: Any, oids: Collection[int]) -> dict[int, frozenset[int]]:
+        return {oid: columns for oid, columns in self.lost.items() if oid in oids}
 
     def ask(self, attempted: str, question: Callable[[Any], Any]) -> Any:
         self.asked.append(attempted)
