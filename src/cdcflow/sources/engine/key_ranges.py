@@ -311,9 +311,10 @@ class OrderedTable(ABC, Generic[C, F]):
         while True:
             these, _ = keys.take(count)
             [condition] = self.key.among(these)
-            if count == 1 or len(condition) <= CONDITION_BYTES_MAX:
+            size = len(condition.encode())
+            if count == 1 or size <= CONDITION_BYTES_MAX:
                 return these, condition
-            count = max(1, count * CONDITION_BYTES_MAX // len(condition))
+            count = max(1, count * CONDITION_BYTES_MAX // size)
 
     def all_rows(self, bytes_max: int) -> Sequence[pa.RecordBatch]:
         rows = self.fetch(self.select, bytes_max)
